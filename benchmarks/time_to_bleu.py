@@ -149,8 +149,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     )
 
     from modeling_scratch import ScratchConfig
-    from modeling_scratch.data.batches import PairCollator
-    from modeling_scratch.data.global_batches import EpochBatches
+    from modeling_scratch.data.batches import EpochBatches, PairCollator
     from modeling_scratch.data.sources import load_pairs
     from modeling_scratch.data.tokenizer import PairTokenizer, texts, tokenize_pairs
     from modeling_scratch.loading import load_tokenizers

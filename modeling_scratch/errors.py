@@ -1,4 +1,4 @@
-"""The errors that end a command, how they quote a text, and keeping tokens out of all output."""
+"""Errors that users can fix, how messages quote text, and the redaction of tokens."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ TOKEN = re.compile(r"hf_[A-Za-z0-9]{10,}")
 
 
 def redact(text: str) -> str:
-    """The text without anything that is, or looks like, a token."""
+    """The text with the user's token, and anything that looks like a token, replaced."""
     from huggingface_hub import get_token  # slow to import, and most processes end without an error
 
     token = get_token()
@@ -18,7 +18,7 @@ def redact(text: str) -> str:
 
 
 def without_tokens(text: str) -> str:
-    """A text to publish, without anything that looks like a token."""
+    """A text to publish, with anything that looks like a token replaced."""
     return TOKEN.sub("hf_...", text)
 
 
@@ -38,7 +38,6 @@ class RedactingFilter(logging.Filter):
 
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
-
 
 # Modules that only some commands need, and the extra of this package that installs each.
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
@@ -64,19 +63,19 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def said_by(error: Exception) -> str:
-    """What an error says, shortened and on one line, with its type where the message alone means nothing."""
+def describe_error(error: Exception) -> str:
+    """An error's message, shortened and on one line, with its type if the message alone would mean little."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return f"not valid UTF-8 ({error.reason})"
-    said = shortened(" ".join(str(error).split()))
-    is_bare = not said or isinstance(error, LookupError | TypeError | AttributeError | AssertionError)
-    return f"{type(error).__name__}{said and f': {said}'}" if is_bare else said
+    message = shortened(" ".join(str(error).split()))
+    is_bare = not message or isinstance(error, LookupError | TypeError | AttributeError | AssertionError)
+    return f"{type(error).__name__}{message and f': {message}'}" if is_bare else message
 
 
 def explained_import(error: Exception) -> str | None:
-    """What to install, if an extra of this package includes the missing module; None for any other error."""
+    """What to install, if the missing module belongs to an extra of this package; None for any other error."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name not in EXTRAS:
         return None
@@ -84,19 +83,19 @@ def explained_import(error: Exception) -> str | None:
 
 
 class UserError(ValueError):
-    """Something the user can fix: what is wrong, where, and what to do. Commands print it as one line."""
+    """An error that the user can fix: what is wrong, where, and what to do. Commands print it as one line."""
 
 
 class ProcessError(UserError):
-    """An error that only one of several processes has seen, so this process must report it."""
+    """An error that occurred on only one of several processes, which must therefore report it itself."""
 
 
 class Stopped(Exception):
-    """A run ended early because it was asked to; --resume continues from its last checkpoint."""
+    """A run was asked to stop early; --resume continues from its last checkpoint."""
 
 
 def is_lack_of_memory(error: Exception) -> bool:
-    """Whether an error, of PyTorch or of a worker, says that memory ran out."""
+    """Whether PyTorch or a worker ran out of memory."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
     )
@@ -105,11 +104,11 @@ def is_lack_of_memory(error: Exception) -> bool:
 @contextmanager
 def as_user_error(prefix: str = "", kinds: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
     """
-    Turn whatever a library raises about a user's file or value, which the prefix names, into a UserError. Only what
-    reads that file or value belongs inside: an error of our own code would be blamed on it.
+    Turn any error that a library raises about a user's file or value into a UserError that begins with the prefix,
+    which names that file or value. Wrap only the code that reads it: our own bugs would be blamed on the user.
 
     Args:
-        kinds: the errors that are the user's fault, where other code of ours runs inside.
+        kinds: the errors to turn, if our own code has to run inside as well.
     """
     try:
         yield
@@ -118,4 +117,4 @@ def as_user_error(prefix: str = "", kinds: type[Exception] | tuple[type[Exceptio
     except kinds as error:
         if is_lack_of_memory(error) or explained_import(error):
             raise
-        raise UserError(f"{prefix}{said_by(error)}") from error
+        raise UserError(f"{prefix}{describe_error(error)}") from error

@@ -17,7 +17,7 @@ from typing import Any
 
 from .errors import UserError, as_user_error
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how a pointer begins
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # the beginning of a Git LFS pointer file
 
 
 def sha256(path: Path) -> str:
@@ -38,8 +38,8 @@ def sync(path: Path) -> None:
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
     """
-    Inside this context, SIGTERM and SIGHUP, where nothing else handles them, end the process as an exception does, so
-    that temporary files go.
+    Inside this context, SIGTERM and SIGHUP raise SystemExit unless something else handles them, so that temporary files
+    are deleted.
     """
     is_main = threading.current_thread() is threading.main_thread()  # others cannot
     ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(each) == signal.SIG_DFL]
@@ -54,7 +54,7 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(within: Path | None = None) -> Iterator[Path]:
-    """A folder that is gone afterwards, even if a signal ends the process; in another one, or the system's for it."""
+    """A folder that is deleted afterwards, even if a signal ends the process; `within` another one if given."""
     with ending_on_signals(), TemporaryDirectory(dir=within) as folder:
         yield Path(folder)
 
@@ -65,27 +65,27 @@ def is_real_folder(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder with all that is in it, or a link, whose target stays. What is not there is no error."""
+    """Delete a file, a folder with its contents, or a link but not its target. Do nothing if there is none."""
     shutil.rmtree(path) if is_real_folder(path) else path.unlink(missing_ok=True)
 
 
 @contextmanager
 def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
     """
-    A temporary path, for a file or a folder, that replaces `path` at the end: readers see the old one or the new one.
-    That holds for a file even after a crash of the machine; what is in a folder may then be cut short. After an error
-    or a signal, the temporary one is gone. The old file's permissions are kept.
+    A temporary path for a file or folder that replaces `path` at the end, so that readers see either the old one or the
+    new one. For a file this holds even if the machine crashes; files in a folder may then be truncated. After an error
+    or a signal the temporary path is deleted. An old file's permissions are kept.
 
     Args:
-        only_writer: no other process writes this path at the same time. The temporary one then has a fixed name, so
-            one left by a killed process is replaced; otherwise its name is random.
+        only_writer: no other process writes this path at the same time. The temporary path then has a fixed name, so
+            that one left behind by a killed process is replaced; otherwise its name is random.
     """
     temporary = path.with_name(f".{path.name}.tmp" if only_writer else f".{secrets.token_hex(4)}.tmp")
     with ending_on_signals():
         try:
             remove(temporary)
             temporary.touch(exist_ok=False)
-            # Of the file there, or of new ones here: safetensors makes its files private.
+            # Those of the old file, or of any new file here: safetensors makes its files private.
             mode = stat.S_IMODE((path if path.is_file() else temporary).stat().st_mode)
             if path.is_file():
                 os.chmod(temporary, mode | stat.S_IWUSR)  # a private file is private from the start
@@ -102,11 +102,11 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def new_output(out: Path) -> Iterator[Path]:
-    """`written_whole` for a file or folder that a user names. UserError if there is something already."""
+    """`written_whole` for a file or folder that a user names. UserError if it exists already."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists; choose another name")
     if not out.absolute().parent.is_dir():
-        raise UserError(f"{out}: there is no folder {out.absolute().parent}")
+        raise UserError(f"{out}: the folder {out.absolute().parent} does not exist")
     with written_whole(out, only_writer=False) as temporary:
         yield temporary
 
@@ -127,8 +127,12 @@ def write_lines(path: Path, texts: Iterable[str]) -> None:
     write_whole(path, "".join(f"{one_line(text)}\n" for text in texts))
 
 
+def lfs_pointer_message(path: Path) -> str:
+    return f"{path} is a Git LFS pointer, not the file itself; run git lfs pull"
+
+
 def _pointer(path: Path) -> Path | None:
-    """The file, or the first one in a folder, that is a pointer of Git LFS."""
+    """The file, or the first one in a folder, that is a Git LFS pointer."""
     for each in sorted(path.iterdir()) if path.is_dir() else [path]:
         if each.is_file():
             with each.open("rb") as file:
@@ -140,11 +144,10 @@ def _pointer(path: Path) -> Path | None:
 @contextmanager
 def reading(path: Path, how: str = "") -> Iterator[None]:
     """
-    Turn whatever a library raises about a file or folder of the user's into a UserError that names it, as
-    `as_user_error` does.
+    Turn any error about a user's file or folder into a UserError that names it, as `as_user_error` does.
 
     Args:
-        how: what comes after the name, such as "cannot be read as JSON: ".
+        how: the words after the name, such as "cannot be read as JSON: ".
     """
     with as_user_error(f"{path}: {how}"):
         try:
@@ -155,7 +158,7 @@ def reading(path: Path, how: str = "") -> Iterator[None]:
             if isinstance(error, OSError) and error.strerror:
                 raise UserError(f"{error.filename or path}: {error.strerror.lower()}") from error
             if (pointer := _pointer(path)) is not None:
-                raise UserError(f"{pointer} is a pointer of Git LFS, not the file itself: run git lfs pull") from error
+                raise UserError(lfs_pointer_message(pointer)) from error
             raise
 
 

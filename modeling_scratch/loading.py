@@ -1,4 +1,4 @@
-"""Loading models, tokenizers and configs from a folder or the Hub, and saving tokenizers."""
+"""Load models, tokenizers and configs from a folder or the Hub, and save tokenizers."""
 
 import errno
 import json
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -26,28 +26,40 @@ from .errors import UserError
 from .files import reading
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
-from .recipe.messages import describe
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
 
 _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
-# For every loader: otherwise Transformers asks on standard input, and takes a line of text to translate for the answer.
+# For every loader: otherwise Transformers asks on standard input, and takes the text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
-_COUNTS = ("num_beams", "num_return_sequences", "max_new_tokens", "longest_training_source")
-_NUMBERS = ("length_penalty", "repetition_penalty", "no_repeat_ngram_size", "max_length", "min_length")
-_NUMBERS += ("min_new_tokens", "temperature", "top_k", "top_p")
-_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "suppress_tokens")
-_Generation = create_model(  # what a generation config may hold, where Transformers does not check it
-    "_Generation",
-    __config__=ConfigDict(strict=True),
-    do_sample=(bool | None, None),
-    bad_words_ids=(list[list[int]] | None, None),
-    **dict.fromkeys(_COUNTS, (Annotated[int, Field(ge=1)] | None, None)),
-    **dict.fromkeys(_NUMBERS, (float | None, None)),
-    **dict.fromkeys(_IDS, (int | list[int] | None, None)),
-)
+
+class _GenerationConfig(BaseModel):
+    """The types of a generation config's fields, where Transformers does not check them."""
+
+    model_config = ConfigDict(strict=True)
+
+    do_sample: bool | None = None
+    num_beams: Annotated[int, Field(ge=1)] | None = None
+    num_return_sequences: Annotated[int, Field(ge=1)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    longest_training_source: Annotated[int, Field(ge=1)] | None = None
+    min_new_tokens: float | None = None
+    max_length: float | None = None
+    min_length: float | None = None
+    length_penalty: float | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: float | None = None
+    temperature: float | None = None
+    top_k: float | None = None
+    top_p: float | None = None
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | list[int] | None = None
+    suppress_tokens: int | list[int] | None = None
+    bad_words_ids: list[list[int]] | None = None
 
 
 def best_device() -> torch.device:
@@ -58,7 +70,7 @@ def best_device() -> torch.device:
 @contextmanager
 def loading(name: str, what: str) -> Iterator[None]:
     """
-    Turn whatever a loader raises into a UserError about the folder or Hub name that it loads from.
+    Turn any error of a loader into a UserError about the folder or Hub name that it loads from.
 
     Args:
         what: "config", "tokenizer" or "weights".
@@ -75,23 +87,23 @@ def loading(name: str, what: str) -> Iterator[None]:
 
 
 def _obstacle(name: str, what: str) -> str | None:
-    """Why something cannot be loaded from a folder or Hub name; None if what is needed is there, or may be."""
+    """Why something cannot be loaded from a folder or Hub name; None if there is no obvious obstacle."""
     path, needed = Path(name), {"config": ("config.json",), "tokenizer": TOKENIZER_FILES}.get(what, ())
     if path.is_file():
-        return f"{name} is a file; a model is a folder or a name on the Hub"
+        return f"{name} is a file; a model is a folder or a Hub name"
     if path.is_dir():
         is_there = not needed or any((path / file).is_file() for file in needed)
         lacks = "model" if what == "config" else what
-        return None if is_there else f"{name} holds no {lacks}: there is no {' or '.join(needed)}"
+        return None if is_there else f"{name} contains no {lacks}: {' or '.join(needed)} is missing"
     try:
         validate_repo_id(name)
     except HFValidationError:
-        return f"{name}: no such folder, and not a valid name on the Hub either"
+        return f"{name}: no such folder, and not a valid Hub name either"
     return None
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
-    """The config of a model folder or Hub name. UserError if there is none, or it needs code not installed here."""
+    """The config of a model folder or Hub name. UserError if there is none, or if it needs code of its own."""
     with loading(name, "config"):
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
 
@@ -132,9 +144,13 @@ def load_translator(name: str, **options) -> PreTrainedModel:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"{name}: its weights are incomplete: missing {missing[0]}{others}")
     try:
-        _Generation.model_validate(model.generation_config.to_dict())
+        _GenerationConfig.model_validate(model.generation_config.to_dict())
     except ValidationError as error:
-        raise UserError(f"{name}: its generation config: {describe(error, _Generation)}") from None
+        wrong = error.errors()[0]
+        expected = wrong["msg"].replace("Input should be", "must be")
+        raise UserError(
+            f"{name}: generation_config.json: {'.'.join(map(str, wrong['loc']))} {expected}, got {wrong['input']!r}"
+        ) from None
     return model
 
 
@@ -177,9 +193,9 @@ def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, s
             raise OSError(errno.EIO, f"the tokenizer cannot be written: {error}", str(folder)) from error
         raise
     path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) | settings
-    if settings.get("tokenizer_class") == "TokenizersBackend":  # unknown to Transformers 4
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if limit is not None and settings.get("model_max_length", VERY_LARGE_INTEGER) >= VERY_LARGE_INTEGER:
-        settings["model_max_length"] = limit
-    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) | settings
+    if config.get("tokenizer_class") == "TokenizersBackend":  # unknown to Transformers 4
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if limit is not None and config.get("model_max_length", VERY_LARGE_INTEGER) >= VERY_LARGE_INTEGER:
+        config["model_max_length"] = limit
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,11 +1,12 @@
 """
 The table of metrics, and how to score translations.
 
-Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new metric needs only a new entry there.
-Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
+Evaluation, recipes, records, cards and curves all read `METRICS`, so a new metric needs only a new entry there.
+This module imports only the standard library, so that recipes and figures can read the table without sacreBLEU.
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -16,11 +17,13 @@ from unicodedata import normalize
 
 from .languages import WITHOUT_SPACES, base_language
 
-# For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
+# Bootstrap resamples for the 95 % intervals; they take 0.1 s per 1,000 sentences and 80 kB per sentence.
 RESAMPLES = 1000
-MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
-# Ends a signature where `as_compared` changed a text. Scores with and without it can be compared.
+MOST_RESAMPLED = 10_000  # sentences; for more, the interval would be narrow and take too much memory
+# The end of a signature if `normalized` changed a text. Scores with and without it can be compared.
 NORMALIZED = "|normalized:NFC, nothing invisible"
+# `INVISIBLE` in model/batched_generation.py, which travels with models and is not imported here; a test compares them.
+_INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]  # one or more per sentence
@@ -41,9 +44,9 @@ class Score:
 
 
 class Preparation(NamedTuple):
-    """What is done to texts before they are scored, and what it adds to the signature."""
+    """How texts are prepared for scoring, and what this adds to the signature."""
 
-    of: Callable[[str], str]
+    prepare: Callable[[str], str]
     signature: str
 
 
@@ -51,15 +54,15 @@ class Preparation(NamedTuple):
 class Metric:
     """
     Args:
-        title: what people call it.
+        title: its name in tables and figures.
         hub_id: its name on hf.co/metrics, for a card's metadata.
         description: what it measures and how the text is prepared, in a few words, for a card.
         higher_is_better: the direction.
-        range: lowest and highest value, also on the axis of a plot; None: no upper limit.
-        compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0); None:
-            it does not score translations, and `score` leaves it out.
-        on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
-        prepare: for a language, what is done to each translation and reference first.
+        range: the lowest and highest value, also on the axis of a plot; None: no upper limit.
+        compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0). None:
+            the metric does not score translations, and `score` leaves it out.
+        on_request: compute it only if the recipe names it in `evaluation.also` or `evaluation.metric`.
+        prepare: for a language, how each translation and reference is prepared.
         options: for a language, further arguments of `compute`.
     """
 
@@ -77,7 +80,7 @@ class Metric:
 def _by_sacrebleu(
     name: str, sources: Texts, translations: Texts, references: References, resamples: int, **options: Any
 ) -> Score:
-    """A corpus score, with sacreBLEU's defaults or `options`. The bootstrap's seed is 12345, or SACREBLEU_SEED."""
+    """A corpus score with sacreBLEU's defaults or `options`. The bootstrap's seed is 12345 or SACREBLEU_SEED."""
     import sacrebleu.metrics
     from sacrebleu.significance import PairedTest
 
@@ -88,14 +91,14 @@ def _by_sacrebleu(
     # A "paired" test of a single system: corpus_score's own bootstrap fails if only some resamples score 0.
     signatures, results = PairedTest([("", translations)], {name: metric}, streams, "bs", resamples)()
     ((key, signature),) = signatures.items()
-    (result,) = results[key]
+    result: Any = results[key][0]
     return Score(result.score, str(signature), float(result.ci))
 
 
 def bleu_options(language: str) -> dict[str, str]:
     """
-    How sacreBLEU's BLEU cuts a language into words: as usual, at spaces and punctuation; or, where words have no spaces
-    between them, into characters, Chinese by sacreBLEU's own rules.
+    How sacreBLEU splits a language into words: by default at spaces and punctuation; a language without spaces into
+    characters, and Chinese by sacreBLEU's own rules.
     """
     base = base_language(language)
     if base in ("zh", "yue"):
@@ -110,7 +113,7 @@ def _ter_options(language: str) -> dict[str, bool]:
 
 @cache
 def _moses(language: str) -> Preparation:
-    """Lower-case, normalize punctuation and tokenize, as the Moses scripts do before fairseq's scores."""
+    """Lower-case, normalize punctuation and tokenize with the Moses scripts, as fairseq's BLEU scores assume."""
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
@@ -160,7 +163,7 @@ METRICS: dict[str, Metric] = {
     "tokenized": replace(
         _BLEU,
         title="BLEU, lower-cased and tokenized",
-        description="of lower-cased words as sacremoses tokenizes them, as fairseq and multi-bleu do, 0 to 100",
+        description="of words lower-cased and tokenized by sacremoses, as in fairseq and multi-bleu, 0 to 100",
         compute=partial(_by_sacrebleu, "BLEU", tokenize="none", force=True),
         options=None,
         on_request=True,
@@ -169,7 +172,7 @@ METRICS: dict[str, Metric] = {
     "aer": Metric(
         title="AER",
         hub_id="aer",
-        description="the alignment error rate of the words that cross-attention links, in the references, 0 to 100",
+        description="alignment error rate of the word links of cross-attention, on the references, 0 to 100",
         higher_is_better=False,
         range=(0, 100),
         compute=None,
@@ -179,26 +182,26 @@ METRICS: dict[str, Metric] = {
 
 
 def tells_nothing(key: str, value: float) -> bool:
-    """Whether a value of a recipe's `evaluation.metric` is the lowest of a score, which many models may have."""
+    """Whether a value of `evaluation.metric` is the lowest possible score, which cannot rank models."""
     return key in METRICS and METRICS[key].higher_is_better and value == METRICS[key].range[0]
 
 
 def can_tell(key: str, references: Texts, language: str) -> bool:
     """
     Whether a recipe's `evaluation.metric` can tell good translations from bad ones: not if the references themselves
-    would get the lowest score. BLEU counts matches of four words, so of shorter texts it is 0, and only a model that
-    rambles gets more.
+    get the lowest score. BLEU counts matches of four words, so it is 0 for shorter texts, and only a model that rambles
+    scores more.
     """
     if key not in METRICS or METRICS[key].compute is None:
         return True
     found = score(references, references, references, final=False, chosen=key, language=language)
-    return not tells_nothing(key, found[key])
+    return not tells_nothing(key, float(found[key]))
 
 
 def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
     """
-    An evaluation's rank by a recipe's `evaluation.metric`, which may be the loss, or by what the record says that it
-    was "chosen_by": lower is better. Among scores that tell nothing, the loss decides.
+    An evaluation's rank by `evaluation.metric`, which may be the loss, or by the record's own "chosen_by"; lower is
+    better. Among the lowest possible scores, the loss decides.
     """
     key = record.get("chosen_by", key)
     loss = math.inf if record.get("loss") is None else record["loss"]  # not finite, or not in an older checkpoint
@@ -207,19 +210,17 @@ def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
     return -value if is_higher_better else value, loss if tells_nothing(key, value) else 0.0
 
 
-def as_compared(*streams: Texts) -> tuple[list[list[str]], str]:
+def normalized(*streams: Texts) -> tuple[list[list[str]], str]:
     """
-    Texts as scores compare them, and what this adds to signatures: nothing if it changes nothing, so that scores of
-    ordinary text keep sacreBLEU's signature.
+    Texts in NFC without invisible characters, and what this adds to signatures: nothing if it changes nothing, so that
+    scores of ordinary text keep sacreBLEU's signature.
 
-    In NFC, since canonically equivalent strings are the same text, and a tokenizer may write another than a reference
-    has: NFC itself decomposes letters of Hindi and Bangla, and reorders marks of Arabic and Hebrew. Without what is
-    invisible, which models neither read nor write.
+    Canonically equivalent strings are the same text, and a tokenizer may write another one than the reference has: NFC
+    itself decomposes letters of Hindi and Bangla, and reorders marks of Arabic and Hebrew. Models neither read nor
+    write invisible characters.
     """
-    from .model.batched_generation import INVISIBLE  # imports torch
-
-    compared = [[normalize("NFC", INVISIBLE.sub("", text)) for text in texts] for texts in streams]
-    return compared, "" if compared == [list(texts) for texts in streams] else NORMALIZED
+    changed = [[normalize("NFC", _INVISIBLE.sub("", text)) for text in texts] for texts in streams]
+    return changed, "" if changed == [list(texts) for texts in streams] else NORMALIZED
 
 
 def score(
@@ -232,11 +233,11 @@ def score(
     language: str = "en",
 ) -> dict[str, float | str]:
     """
-    Score a corpus of detokenized text, `as_compared`.
+    Score a corpus of detokenized text, as `normalized` returns it.
 
     Args:
         references: one per sentence, or a list of several.
-        final: include 95 % intervals and `also`, which are not worth their time during training.
+        final: include 95 % intervals and `also`, which take too long during training.
         chosen: the metric that chooses the best weights.
         also: on-request metrics to include in final scores.
         language: of translations and references, for metrics that tokenize.
@@ -253,33 +254,33 @@ def score(
         raise ValueError(f"{len(sources)} sources, {len(translations)} translations and {len(references)} references")
     if not all(references):
         raise ValueError(f"sentence {references.index([])} has no reference")
-    (translations, *references), normalized = as_compared(translations, *references)
+    (translations, *references), suffix = normalized(translations, *references)
     resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
         if metric.compute is None or (metric.on_request and key != chosen and not (final and key in also)):
             continue
         prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")
-        ours, theirs = map(prepared.of, translations), ([*map(prepared.of, each)] for each in references)
+        ours, theirs = map(prepared.prepare, translations), ([*map(prepared.prepare, each)] for each in references)
         options = metric.options(language) if metric.options else {}
         result = metric.compute(sources, list(ours), list(theirs), resamples, **options)
-        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + normalized}
+        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + suffix}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found
 
 
 def scores_in(record: dict[str, Any]) -> list[str]:
-    """The metrics of a record; ["loss"] if there are none."""
+    """The metrics in a record; ["loss"] if there are none."""
     return [key for key in METRICS if key in record] or ["loss"]
 
 
 def title_of(key: str) -> str:
-    """What people call a metric, or the loss."""
+    """The title of a metric or of the loss."""
     return METRICS[key].title if key in METRICS else "Loss"
 
 
 def describe_heads(record: dict[str, Any]) -> list[str]:
-    """Which attention heads gave the alignments that a record scores; [] if it scores none."""
+    """The attention heads whose alignments a record scores; [] if it scores none."""
     heads = record.get("alignment_heads")
     return [f"alignment heads, [layer, head] from 0: {heads or 'all'}"] if "alignment_heads" in record else []
 

@@ -126,7 +126,7 @@ def without_check_and_waits() -> None:
     from modeling_scratch.hub import push
     from modeling_scratch.hub.allowed_files import copy_files
 
-    push.check_folder = lambda folder, copy, run: list(copy_files(folder, copy))
+    push.check_model = lambda folder, copy, run: list(copy_files(folder, copy))
     time.sleep = lambda seconds: None
 
 
@@ -215,7 +215,7 @@ def answer_calls() -> None:
         if "modeling_scratch.hub.push" in sys.modules:
             from modeling_scratch.hub import check, push
 
-            push.check_folder = check.check_folder
+            push.check_model = check.check_model
         print(ANSWER + json.dumps(answer), flush=True)
 
 

@@ -126,11 +126,6 @@ def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
         accelerator.wait_for_everyone()
 
 
-def train_and_report_to_a_full_disk(*overrides: str) -> None:
-    os.dup2(os.open("/dev/full", os.O_WRONLY), sys.stdout.fileno())
-    train_one(*overrides)
-
-
 def meet_the_others() -> None:
     """Saying after half a second, not after 15, who is missing."""
     with patch.object(processes, "_SECONDS_TO_MEET", 0.5):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 if TYPE_CHECKING:
     from ..apps.experiments.compare import Comparison, Run
@@ -37,17 +37,17 @@ def main(
             save(comparison_figure({name: run.records for name, run in records.items()}), out)
         comparison = compare(records)
         facts = asdict(comparison)
-        text = json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(describe(comparison))
-        print_if_possible(text)
+        text = json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(comparison_text(comparison))
+        print(text)
 
 
-def describe(comparison: "Comparison") -> list[str]:
+def comparison_text(comparison: "Comparison") -> list[str]:
     """The comparison as paragraphs and Markdown tables."""
     parts = [_numbers(comparison), _explanation(comparison)]
     names = [run.name for run in comparison.runs]
     if comparison.differences:
         rows = [[key, *map(_value, values)] for key, values in comparison.differences.items()]
-        parts += [f"The recipes differ in\n\n{table(['key', *names], rows)}"]
+        parts += [f"The recipes differ in\n\n{aligned_table(['key', *names], rows)}"]
     else:
         parts += ["The recipes are the same."]
     if comparison.significance:
@@ -58,7 +58,7 @@ def describe(comparison: "Comparison") -> list[str]:
         signatures = ", ".join(dict.fromkeys(each.signature for each in comparison.significance))
         parts += [
             f"Against {names[0]}, by sacreBLEU's paired bootstrap ({signatures})\n\n"
-            + table(["run", "set", "BLEU difference", "p"], rows),
+            + aligned_table(["run", "set", "BLEU difference", "p"], rows),
             "p: how often chance in the choice of sentences alone would make such a difference. It does not "
             "include the variation between seeds; to see that, compare groups of seeds.",
         ]
@@ -76,7 +76,7 @@ def _numbers(comparison: "Comparison") -> str:
     for group in comparison.groups:
         cells = [_mean(name, *group.numbers[name]) if name in group.numbers else "" for name in columns]
         rows.append([f"mean of {', '.join(group.runs)}", *cells])
-    return table(["run", *columns], rows)
+    return aligned_table(["run", *columns], rows)
 
 
 # Formats of the columns that are not scores.
@@ -104,21 +104,21 @@ def _mean(name: str, mean: float, deviation: float) -> str:
 
 def _explanation(comparison: "Comparison") -> str:
     scores = [record for run in comparison.runs for record in run.scores.values()]
-    said = []
+    lines = []
     if any(f"{key}_interval" in record for record in scores for key in METRICS):
-        said.append(f"±: half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
+        lines.append(f"±: half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
     if comparison.groups:
-        said.append("sd: standard deviation over runs that differ in their seeds alone.")
+        lines.append("sd: standard deviation over runs that differ in their seeds alone.")
     if not all(run.finished for run in comparison.runs):
-        said.append("not finished: the best evaluation so far, with the beams of validation.")
-    return " ".join(said)
+        lines.append("not finished: the best evaluation so far, with the beams of validation.")
+    return " ".join(lines)
 
 
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def table(header: list[str], rows: Iterable[list[str]]) -> str:
+def aligned_table(header: list[str], rows: Iterable[list[str]]) -> str:
     """A Markdown table that lines up in a terminal too: the first column left-aligned, the others right-aligned."""
     from tabulate import tabulate
 

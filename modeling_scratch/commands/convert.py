@@ -7,7 +7,7 @@ import typer
 
 from ..errors import as_user_error
 from ..files import new_output
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
 _Quantization = Annotated[
@@ -19,6 +19,10 @@ Convert models from and to other codebases, with weights, generation settings an
 running the original and the result on the same random ids, and discards a result that differs.
 """
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
+
+
+def _report(out: Path, what: str, difference: float) -> None:
+    print(f"wrote {out}; largest difference of {what} on random ids, in float32: {difference:.1e}")
 
 
 @app.command("marian")
@@ -38,7 +42,7 @@ def marian_command(
             with as_user_error(f"{src}: ", ValueError):
                 difference = convert_folder(src, folder, "marian", from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
-        print_if_possible(f"wrote {out}")
+        _report(out, "logits", difference)
 
 
 @app.command("to-marian")
@@ -54,8 +58,8 @@ def to_marian_command(
         from ..apps.convert.marian import to_marian
 
         with new_output(out) as folder:
-            convert_folder(src, folder, "scratch", to_marian)
-        print_if_possible(f"wrote {out}")
+            difference = convert_folder(src, folder, "scratch", to_marian)
+        _report(out, "logits", difference)
 
 
 @app.command("torch")
@@ -113,7 +117,7 @@ def torch_command(
             build_scratch(translator).save_pretrained(folder)
             difference = verify(translator, load_translator(str(folder)), translator.config)
             Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
-        print_if_possible(f"wrote {out}")
+        _report(out, "logits", difference)
 
 
 @app.command("to-torch")
@@ -135,10 +139,11 @@ def to_torch_command(
             torch.save(to_torch(model).state_dict(), file)
             written = TorchTranslator(model.config)
             written.load_state_dict(load_state_dict_file(file))
-            verify(model, written, model.config)
+            difference = verify(model, written, model.config)
         config = model.config
-        print_if_possible(
-            f"wrote {out}: load transformer.* into torch.nn.Transformer({config.d_model}, "
+        _report(out, "logits", difference)
+        print(
+            f"load transformer.* into torch.nn.Transformer({config.d_model}, "
             f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
             f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
             f"layer_norm_eps={config.norm_eps}, norm_first={config.norm_position == 'pre'}, "
@@ -155,13 +160,13 @@ def ctranslate2_command(
     debug: Debug = False,
 ) -> None:
     """
-    Convert a Scratch model for CTranslate2's Translator, which runs without PyTorch. Beside it are written the
-    tokenizers and generation.json, the model's generation settings as arguments of translate_batch.
+    Convert a Scratch model for CTranslate2's Translator, which runs without PyTorch. The folder also has the tokenizers
+    and generation.json, the model's generation settings as arguments of translate_batch.
     """
     log_to_terminal()
     with one_line_errors(debug):
         from ..apps.convert.ctranslate2 import write_ctranslate2
 
         with new_output(out) as folder:
-            write_ctranslate2(src, folder, quantization)
-        print_if_possible(f"wrote {out}")
+            difference = write_ctranslate2(src, folder, quantization)
+        _report(out, "log-probabilities", difference)

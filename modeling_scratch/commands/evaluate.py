@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import UserError
-from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
+from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
 
 # Keys of the recipe's `evaluation` section that are arguments of `generate`.
 _GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
@@ -67,7 +67,7 @@ def main(
                     *describe_scores(scores),
                 ]
         if is_main_process():
-            print_if_possible("\n".join(lines))
+            print("\n".join(lines))
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -7,10 +7,15 @@ from typing import Annotated
 import typer
 
 from ..files import new_output
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 _HELP = "Make something of a model that people use without this project."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
+
+
+def _report(out: Path, difference: float, advice: str) -> None:
+    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
+    print(f"wrote {out}; {advice}")
 
 
 @app.command("web")
@@ -30,11 +35,11 @@ def web_command(
 
         is_file = out.suffix.lower() == ".html"
         with new_output(out) as path:
-            (export_one_file if is_file else export_page)(src, path, int8)
+            difference = (export_one_file if is_file else export_page)(src, path, int8)
         how = "open it in a browser"
         if not is_file:
-            how = f"try it with: python -m http.server --directory {shlex.quote(str(out))}"
-        print_if_possible(f"wrote {out}; {how}")
+            how = f"serve it with: python -m http.server --directory {shlex.quote(str(out))}"
+        _report(out, difference, how)
 
 
 @app.command("transformersjs")
@@ -52,8 +57,8 @@ def transformersjs_command(
         from ..apps.web.transformersjs import export_transformersjs
 
         with new_output(out) as path:
-            export_transformersjs(src, path)
-        print_if_possible(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
+            difference = export_transformersjs(src, path)
+        _report(out, difference, f"push it to the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
 
 
 @app.command("runtime")
@@ -63,4 +68,4 @@ def runtime_command(debug: Debug = False) -> None:
     with one_line_errors(debug):
         from ..apps.web.runtime import runtime_files
 
-        print_if_possible(f"the runtime of pages is in {runtime_files()[0].parent}")
+        print(f"the runtime of pages is in {runtime_files()[0].parent}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError, as_user_error
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 _HELP = "Draw pictures, as PNG files."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
@@ -26,7 +26,7 @@ def curves(
 
         if not (records := read_metrics(run)):
             raise UserError(f"{run} holds no records of a run ({METRICS_FILE})")
-        print_if_possible(str(save(curves_figure(records), out or run / "curves.png")))
+        print(str(save(curves_figure(records), out or run / "curves.png")))
 
 
 @app.command()
@@ -41,7 +41,7 @@ def positions(
         from ..apps.figures.positions import positions_figure
         from ..training.curves import save
 
-        print_if_possible(str(save(positions_figure(d_model, length), out)))
+        print(str(save(positions_figure(d_model, length), out)))
 
 
 @app.command()
@@ -67,9 +67,9 @@ def attention(
         with as_user_error(kinds=ValueError):
             maps = attention_maps(translator, *tokenizers, sentence, beams)
         paths = save_attention(maps, out, number)
-        print_if_possible(maps.translation)
+        print(maps.translation)
         for path in paths:
-            print_if_possible(str(path))
+            print(str(path))
 
 
 @app.command()
@@ -82,4 +82,4 @@ def architecture(
         from ..apps.figures.architecture import architecture_figure
         from ..training.curves import save
 
-        print_if_possible(str(save(architecture_figure(), out)))
+        print(str(save(architecture_figure(), out)))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import train as training
-from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
+from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
 
 
 def main(
@@ -55,13 +55,13 @@ def main(
         with explained_loss_of_a_process(accelerator):
             found = on_main(accelerator, lambda: stages(plan, accelerator))
             if is_main_process():
-                print_if_possible("\n".join(_describe(found, plan.records.machine.get("device_name"))))
+                print("\n".join(_describe(found, plan.records.machine.get("device_name"))))
             result = None if dry_run else improve(plan, accelerator, stop)
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
-            print_if_possible("\n".join([*lines, "  " + shlex.join(["scratch", "compare", str(run), str(output)])]))
+            print("\n".join([*lines, "  " + shlex.join(["scratch", "compare", str(run), str(output)])]))
             if plan.final.hub.repository is not None:
-                print_if_possible(push_run(plan.final).describe())
+                print(push_run(plan.final).describe())
 
 
 def _beside(run: Path) -> Path:

@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UserError
 from . import evaluate as evaluating
-from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
+from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
@@ -78,9 +78,9 @@ def main(
             else:
                 lines = _train(recipe, accelerator, stop, automatic, resume, resume_from, overwrite)
         if is_main_process():
-            print_if_possible("\n".join(lines))
+            print("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:
-                print_if_possible(push_run(recipe).describe())
+                print(push_run(recipe).describe())
 
 
 def _check_options(

@@ -1,6 +1,7 @@
 """`scratch translate`: translate text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import typer
 
 from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..errors import UserError
-from .cli import Debug, discard, log_to_terminal, one_line_errors
+from .cli import Debug, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -23,18 +24,13 @@ BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 @contextmanager
 def quiet_broken_pipe() -> Iterator[None]:
     """
-    Exit with BROKEN_PIPE and without a message when the reader of the output has closed it. What could not be written,
-    then or on a full disk, is not written again when Python ends.
+    Exit with BROKEN_PIPE and without a message when the reader of the output has closed it, as in
+    `scratch translate ... | head`.
     """
     try:
         yield
-    except OSError as error:
-        try:
-            sys.stdout and sys.stdout.flush()
-        except OSError:
-            discard(sys.stdout)
-        if not isinstance(error, BrokenPipeError):
-            raise
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
         sys.exit(BROKEN_PIPE)
 
 

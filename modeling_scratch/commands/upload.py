@@ -8,8 +8,8 @@ import typer
 
 from ..errors import UserError
 from ..files import temporary_folder
-from ..recipe.schema import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
+from .cli import Debug, log_to_terminal, one_line_errors
 
 if TYPE_CHECKING:
     from ..hub.push import PushOptions
@@ -77,21 +77,21 @@ def _push(folder: Path, options: "PushOptions") -> None:
     from ..hub.push import push
 
     if not options.space:
-        print_if_possible(push(folder, options).describe())
+        print(push(folder, options).describe())
         return
     from ..apps.web.space import prepared_space
 
     with prepared_space(folder, options) as push_page:
-        print_if_possible(push(folder, options).describe())
-        print_if_possible(push_page().describe())
+        print(push(folder, options).describe())
+        print(push_page().describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
     """Print the results of the check; for a dry run, also what would be pushed."""
-    from ..hub.push import Record, prepare
+    from ..hub.push import Record, prepare_push
 
     with temporary_folder() as copy:
-        prepared = prepare(folder, options, copy, Record.read(folder, options))
+        prepared = prepare_push(folder, options, copy, Record.read(folder, options))
         lines = prepared.findings
         if dry_run:
             sizes = prepared.sizes()
@@ -100,4 +100,4 @@ def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
             if options.space:
                 lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
             lines.append(f"\nThe card, without edits made on the Hub:\n\n{prepared.card}")
-        print_if_possible("\n".join(lines))
+        print("\n".join(lines))

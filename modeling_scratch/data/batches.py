@@ -1,28 +1,42 @@
-"""Batches of similar lengths with a bounded number of tokens, the same for any number of processes."""
+"""
+Batches of tokenized pairs: planned by length, laid out as tensors, and shared among processes.
+
+A global batch holds the pairs of one update. It has a bounded number of tokens and does not depend on the number of
+processes; a resumed run gets the same ones. `EpochBatches` at the end brings everything together.
+"""
 
 import atexit
+import hashlib
 import itertools
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from ..model.loss import IGNORE_INDEX
+from ..recipe.schema import Recipe
+from .tokenizer import pair_lengths
 
-# A pair that does not count: it fills a process's share when a batch has fewer pairs than shares.
-EMPTY = -1
-_FULL = 0.8  # how full of the longest sentences a bin is at least
-Pair = tuple[Sequence[int], Sequence[int]]  # the token ids of source and target
+EMPTY = -1  # a pair without weight, for the share of a process if a batch has fewer pairs than shares
+Ids = Sequence[int] | np.ndarray
+Pair = tuple[Ids, Ids]  # the token ids of source and target
+_FULL = 0.8  # the least share of a bin that the longest sentences fill
 
 # Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+
+
+# -- which pairs form a batch ------------------------------------------------------------------------------------------
 
 
 def plan_batches(
@@ -97,22 +111,7 @@ def plan_epoch(
     return EpochPlan([rows[batch] for batch in batches], target_lengths)
 
 
-class _Pairs(torch.utils.data.Dataset):
-    def __init__(self, dataset: Dataset):
-        self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")
-
-    def __getitems__(self, indices: list[int]) -> list[Pair]:
-        table = self.dataset[[0] if indices == [EMPTY] else indices]
-        sides = []
-        for column in (table.column(name).combine_chunks() for name in ("input_ids", "labels")):
-            ends = np.cumsum(column.value_lengths().to_numpy())
-            sides.append(np.split(column.flatten().to_numpy(), ends[:-1]))
-        if indices == [EMPTY]:
-            sides[1] = [np.full_like(sides[1][0], IGNORE_INDEX)]
-        return list(zip(*sides, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.dataset)
+# -- a batch as tensors ------------------------------------------------------------------------------------------------
 
 
 class PairCollator:
@@ -122,7 +121,7 @@ class PairCollator:
     Args:
         multiple: lengths are rounded up to a multiple of this.
         longest: the length beyond which they are not rounded up; None: no limit.
-        pairs: the fewest pairs in a batch; pairs that do not count are added if there are fewer.
+        pairs: the fewest pairs in a batch; pairs without weight are added if there are fewer.
     """
 
     def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
@@ -133,7 +132,7 @@ class PairCollator:
         Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
         shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
         """
-        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair that does not count
+        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair without weight
         pairs = [*pairs, *[filler] * (self.pairs - len(pairs))]
         sources, targets = zip(*pairs, strict=True)
         input_ids = self._pad(sources, self.pad_token_id)
@@ -144,7 +143,7 @@ class PairCollator:
             "labels": self._pad(targets, IGNORE_INDEX),
         }
 
-    def _pad(self, sequences: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    def _pad(self, sequences: Sequence[Ids], value: int) -> torch.Tensor:
         """(batch_size, longest), padded on the right."""
         length = max(map(len, sequences))
         rounded = -(-length // self.multiple) * self.multiple
@@ -164,7 +163,7 @@ class BinCollator:
         rows: the number of rows is rounded up to a multiple of this; longer rows count for several.
     """
 
-    length = 128  # of a row, or a multiple of it, the first that the longest sentences fill to four fifths
+    length = 128  # rows have the smallest multiple of this that the longest sentences fill to at least four fifths
 
     def __init__(self, pad_token_id: int, rows: int = 1):
         self.pad_token_id, self.rows = pad_token_id, rows
@@ -184,19 +183,22 @@ class BinCollator:
         order = [index for members in bins for index in members]
         rows = np.repeat(np.arange(len(bins)), list(map(len, bins)))
         numbers = np.concatenate([np.arange(1, len(members) + 1) for members in bins])  # of each pair in its row
-        # Of a single row the compiler would make graphs of their own.
+        # At least two rows: the compiler would make separate graphs for one.
         shape, found = (max(2, -(-len(bins) // multiple) * multiple), size), {}
         for side, (name, segments, padding) in enumerate(
             (("input_ids", "segment_ids", self.pad_token_id), ("labels", "decoder_segment_ids", IGNORE_INDEX))
         ):
             counts = np.array([lengths[index][side] for index in order])
             in_row = np.bincount(rows, counts).astype(np.int64)
-            # Tokens in the order of rows, each moved to where its row begins.
+            # Tokens in the order of rows, each offset by the beginning of its row.
             places = np.arange(counts.sum()) + np.repeat((rows * size) - (in_row.cumsum() - in_row)[rows], counts)
             found[name], found[segments] = np.full(shape, padding), np.zeros(shape, dtype=np.int64)
             found[name].flat[places] = np.concatenate([pairs[index][side] for index in order])
             found[segments].flat[places] = np.repeat(numbers, counts)
         return {name: torch.from_numpy(each) for name, each in found.items()}
+
+
+Collator = PairCollator | BinCollator
 
 
 def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
@@ -227,10 +229,31 @@ def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
     return bins
 
 
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+class _Pairs(torch.utils.data.Dataset):
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")
+
+    def __getitems__(self, indices: list[int]) -> list[Pair]:
+        table = self.dataset[[0] if indices == [EMPTY] else indices]
+        sides = []
+        for column in (table.column(name).combine_chunks() for name in ("input_ids", "labels")):
+            ends = np.cumsum(column.value_lengths().to_numpy())
+            sides.append(np.split(column.flatten().to_numpy(), ends[:-1]))
+        if indices == [EMPTY]:
+            sides[1] = [np.full_like(sides[1][0], IGNORE_INDEX)]
+        return list(zip(*sides, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
 def make_loader(
     dataset: Dataset,
-    micro_batches: Iterator[list[int]],
-    collate: PairCollator | BinCollator,
+    micro_batches: Iterable[list[int]],
+    collate: Collator,
     num_workers: int = 0,
     pin: bool = False,
 ) -> DataLoader:
@@ -240,15 +263,15 @@ def make_loader(
         batch_sampler=micro_batches,
         collate_fn=collate,
         pin_memory=pin,
-        # Each iterator draws a seed for its workers. Without this generator it would draw it from the one that dropout
-        # uses, and a run resumed within an epoch would draw once more than an uninterrupted one.
+        # Each iterator draws a seed for its workers. Without this generator it would use the one of dropout, and a run
+        # resumed within an epoch would draw once more than an uninterrupted one.
         generator=torch.Generator().manual_seed(0),
         **worker_options(num_workers),
     )
 
 
 def worker_options(count: int) -> dict[str, Any]:
-    """DataLoader arguments for this many workers, which ignore signals until the training process ends them."""
+    """DataLoader arguments for this many workers, which ignore signals: the training process ends them."""
     if count:
         _kill_workers_at_exit()
     return {"num_workers": count, "worker_init_fn": _ignore_signals}
@@ -261,5 +284,120 @@ def _ignore_signals(worker: int) -> None:
 
 @cache
 def _kill_workers_at_exit() -> None:
-    """Workers end with their iterator; if it was interrupted, multiprocessing would wait for them forever."""
-    atexit.register(lambda: [child.kill() for child in multiprocessing.active_children() if child.daemon])
+    """Workers end with their iterator; if it is interrupted, multiprocessing would wait for them forever."""
+
+    def kill() -> None:
+        for child in multiprocessing.active_children():
+            if child.daemon:
+                child.kill()
+
+    atexit.register(kill)
+
+
+# -- the batches of a run ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BatchShare:
+    """One process's share of a global batch, which holds the pairs of one update."""
+
+    micro_batches: Iterator[dict[str, torch.Tensor]]
+    count: int  # of micro-batches
+    target_tokens: int  # over all processes
+
+
+class EpochBatches:
+    """
+    The global batches of a tokenized data set, planned one epoch at a time. Unlike those of Accelerate's data loaders,
+    they do not depend on the number of processes. All processes call every method together.
+
+    Args:
+        dataset: the pairs, tokenized.
+        weights: how often an epoch has the pair of each `index`; None: once.
+    """
+
+    revision = None  # the commit of the data, which only a stream records
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        collate: Collator,
+        accelerator: Accelerator,
+        weights: np.ndarray | None = None,
+    ):
+        self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
+        self.lengths = pair_lengths(dataset)
+        self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
+        self.epoch, self.next_batch = 0, 0
+        self._plan = lru_cache(maxsize=2)(self._plan_epoch)  # batches are made ahead, of the next epoch too
+
+    def plan(self) -> EpochPlan:
+        """The batches of the current epoch."""
+        return self._plan(self.epoch)
+
+    def _plan_epoch(self, epoch: int) -> EpochPlan:
+        return plan_epoch(
+            *self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, epoch, self.weights
+        )
+
+    def batches_in(self, epochs: int) -> int:
+        """The number of batches in the first epochs."""
+        if self.weights is None or not (self.weights % 1).any():
+            # The same in every epoch, since only the sorted lengths decide where batches are cut.
+            return epochs * len(self.plan())
+        return sum(len(self._plan(epoch)) for epoch in range(epochs))  # pairs are drawn at random
+
+    def fingerprint(self) -> str:
+        """Identifies the pairs: a run resumes only with those that it began with."""
+        return fingerprint_of(self.dataset)
+
+    def epochs(self) -> float:
+        """The number of passes made over the data, which may be a fraction."""
+        done = self.next_batch / len(self.plan()) if self.next_batch else 0.0  # at an epoch's start, do not plan it yet
+        return round(self.epoch + done, 4)
+
+    def position(self) -> dict[str, Any]:
+        """The position of the next batch, the same on all processes, for a checkpoint."""
+        return {"epoch": self.epoch, "update": self.next_batch}
+
+    def save_readers(self, folder: Path) -> None:
+        """Write nothing into a checkpoint: `position` is complete."""
+
+    def go_to(self, position: dict[str, Any], folder: Path) -> None:
+        """Continue from the position in a checkpoint."""
+        self.epoch, self.next_batch = position["epoch"], position["update"]
+
+    def iterate(self) -> Iterator[BatchShare]:
+        """Yield batches from the current position on, forever."""
+        accumulation = self.recipe.optimization.gradient_accumulation_steps
+        is_on_gpu = self.accelerator.device.type == "cuda"
+        workers = max(self.recipe.data.num_workers, int(is_on_gpu))  # a GPU would wait for a batch to be laid out
+        loader = make_loader(
+            self.dataset, self._micro_batches(self.epoch, self.next_batch), self.collate, workers, is_on_gpu
+        )
+        batches = iter(loader)
+        while True:
+            tokens = self.plan().target_tokens(self.next_batch)
+            self.next_batch += 1
+            if self.next_batch == len(self.plan()):
+                self.epoch, self.next_batch = self.epoch + 1, 0
+            yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
+
+    def _micro_batches(self, epoch: int, update: int) -> Iterator[list[int]]:
+        """This process's micro-batches from an update on, forever."""
+        accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
+        while True:
+            shares = (accelerator.process_index, accelerator.num_processes, accumulation)
+            yield from self._plan(epoch).micro_batches(update, *shares)
+            epoch, update = epoch + 1, 0
+
+
+def fingerprint_of(dataset: Dataset) -> str:
+    """A hash of all token ids of tokenized pairs."""
+    digest = hashlib.sha256()
+    for batch in dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
+        for column in batch.columns:
+            digest.update(pc.list_value_length(column).to_numpy().tobytes())
+            digest.update(column.combine_chunks().flatten().to_numpy().tobytes())
+    return digest.hexdigest()

@@ -1,23 +1,19 @@
 """
-The interface of data sources: where the sentence pairs of a split come from.
+Where sentence pairs come from: local files, a data set on the Hub, or the embedded corpus; and the pairs of each split.
 
-Sentence pairs in local files: two text files, or a table with a column for each language.
-
-Sentence pairs in a data set on the Hugging Face Hub.
-
-Choose the data source of a recipe, and load the pairs of each split.
+To add another source, implement `PairSource` and choose it in `source_of`.
 """
 
 import hashlib
 import logging
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 from datasets import (
     Dataset,
@@ -36,29 +32,31 @@ from datasets.fingerprint import Hasher
 from xxhash import xxh3_128
 
 from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
-from ..hub.markdown import escape
-from ..inference.alignments import Links
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
-from .corpus import HELD_OUT, gold_links, make_corpus, stream_corpus, unmarked
-from .tables import FIRST_ROWS, Columns, choose_columns, find_files, read_lines, read_table, text_of, texts_of
+from .corpus import HELD_OUT, Links, gold_links, make_corpus, stream_corpus, unmarked
+from .local_files import FIRST_ROWS, Columns, cell_text, choose_columns, find_files, read_lines, read_table
 
 logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "validation", "test")
+EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
+_FOR_VALIDATION = 1000  # pairs that are held out by default, but at most a tenth of all
+_MANY_KNOWN = 0.01  # a larger share of a split's pairs among the training pairs deserves a warning
+_READ_ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class Provenance:
     """
-    What a model card says about the data of a split.
+    The origin of the pairs of a split, in plain text, for records and cards.
 
     Args:
-        text: the data's name, in Markdown.
-        dataset_type, dataset_name: for the card's metadata.
+        dataset_type, dataset_name: for a card's metadata.
         hub_name: the name of a data set on the Hub.
         subset, split: the parts of it that are used, as named there.
         limits: how the data limits the model; None: as any natural text does.
     """
 
-    text: str
     dataset_type: str
     dataset_name: str
     hub_name: str | None = None
@@ -74,19 +72,22 @@ def file_name(path: str) -> str:
 
 def local_provenance(files: list[str]) -> Provenance:
     """The provenance of local files: their names, without their folders."""
-    names = ", ".join(map(file_name, files))
-    return Provenance(f"local files ({escape(names)})", "local", names)
+    return Provenance("local", ", ".join(map(file_name, files)))
 
 
 class PairSource(ABC):
     """
-    The sentence pairs of one split. `data.sources.source_of` chooses the class for a recipe.
+    The sentence pairs of one split. `source_of` chooses the class for a recipe.
 
     The constructor touches neither disk nor network: a card is written from the recipe alone.
     """
 
     name: str  # for messages
-    revision: str | None = None  # the commit that a stream reads, for data on the Hub
+
+    @property
+    def revision(self) -> str | None:
+        """The commit that a stream reads, for data on the Hub."""
+        return None
 
     @abstractmethod
     def load(self) -> Dataset:
@@ -97,13 +98,9 @@ class PairSource(ABC):
             UserError: a file, column or language is missing, or something in a file cannot be read.
         """
 
-    def gold_links(self) -> list[Links] | None:
-        """The words of each pair that translate each other, in the order of `load`; None: unknown."""
-        return None
-
     @abstractmethod
     def stream(self) -> IterableDataset:
-        """The same pairs, read as needed. UserError also as they are read."""
+        """The same pairs, read as needed. UserError also while they are read."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -111,17 +108,23 @@ class PairSource(ABC):
 
     @abstractmethod
     def provenance(self) -> Provenance:
-        """For the model card. It must not read the data: the card may be written on another machine."""
+        """The origin of the pairs. It must not read the data: a card may be written on another machine."""
+
+    def gold_links(self) -> list[Links] | None:
+        """The words of each pair that translate each other, in the order of `load`; None: unknown."""
+        return None
 
 
-# Two text files, or a table with the columns that hold its texts.
+# -- local files -------------------------------------------------------------------------------------------------------
+
+# Two text files, or a table and the columns that hold its texts.
 Entry = tuple[tuple[Path, ...], Columns | None]
 
 
 class LocalFiles(PairSource):
     """
-    Pairs of text files, in which line i of one translates line i of the other, or tables, each in one of
-    `table_formats.FORMATS`, with a text for each language in every row.
+    Pairs of text files, in which line i of one translates line i of the other, or tables with a source and a target in
+    every row.
 
     Args:
         files: as the recipe names them.
@@ -132,6 +135,27 @@ class LocalFiles(PairSource):
         self.files, self.data, self.key = files, data, key
         self.name = ", ".join(files)
 
+    def load(self) -> Dataset:
+        """The pairs, cached by the datasets library until the content of a file changes."""
+        entries = self._entries()
+        key = Hasher.hash([entries, [_digest(path) for paths, _ in entries for path in paths]])
+        folder = config.HF_DATASETS_CACHE / "modeling_scratch" / key
+        with as_user_error(f"the cache of the datasets library cannot be read; delete {folder}: "):
+            try:
+                return Dataset.from_generator(
+                    _read,
+                    features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+                    cache_dir=str(folder),
+                    gen_kwargs={"entries": entries},
+                    fingerprint=key,
+                )
+            except DatasetGenerationError as error:  # raised while the files are read
+                cause = error.__cause__ or error
+        raise cause
+
+    def stream(self) -> IterableDataset:
+        return IterableDataset.from_generator(_read, gen_kwargs={"entries": self._entries()})
+
     def fingerprint(self) -> str:
         """Names, sizes and beginnings of the files: reading a whole corpus just for this would take too long."""
         paths = [path for paths in find_files(self.files, self.data, self.key) for path in paths]
@@ -141,7 +165,7 @@ class LocalFiles(PairSource):
         return local_provenance(self.files)
 
     def _entries(self) -> list[Entry]:
-        """What is to be read. Tables without rows are left out; tables may differ in the columns that are not used."""
+        """The files to read. Tables without rows are left out, and tables may differ in their unused columns."""
         found = find_files(self.files, self.data, self.key)
         if len(found[0]) == 2:
             return [((source.absolute(), target.absolute()), None) for source, target in found]
@@ -153,70 +177,32 @@ class LocalFiles(PairSource):
             ((path.absolute(),), choose_columns(rows, self.data, str(path))) for path, rows in first.items() if rows
         ]
 
-    def load(self) -> Dataset:
-        """
-        The pairs, cached until the content of a file changes; nothing is, if one cannot be read. What is left of a
-        damaged cache is read anew.
-        """
-        entries = self._entries()
-        key = Hasher.hash([entries, [_digest(path) for paths, _ in entries for path in paths]])
-        folder = config.HF_DATASETS_CACHE / "modeling_scratch" / key
-        for cached in (folder.exists(), False):
-            with as_user_error(f"the cache of the datasets library, {folder}: "):
-                try:
-                    return _cache(entries, folder, key)
-                except DatasetGenerationError as error:
-                    of_reading = error.__cause__
-                    if isinstance(of_reading, OSError):  # of writing, as of a full disk
-                        raise of_reading from None
-                except Exception as error:  # of many kinds: what the library says of damage depends on the place
-                    if not cached:
-                        raise
-                    logger.warning(f"data: {folder} is damaged ({first_line(error)}); the files are read again")
-                    shutil.rmtree(folder)
-                    continue
-            raise of_reading
-
-    def stream(self) -> IterableDataset:
-        return IterableDataset.from_generator(_read, gen_kwargs={"entries": self._entries()})
-
-
-def _cache(entries: list[Entry], folder: Path, key: str) -> Dataset:
-    pairs = Dataset.from_generator(
-        _read,
-        features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
-        cache_dir=str(folder),
-        gen_kwargs={"entries": entries},
-        fingerprint=key,
-    )
-    if (count := pairs.info.splits[pairs.split].num_examples) != len(pairs):  # which the library does not check
-        raise ValueError(f"it has {len(pairs):,} of {count:,} pairs")
-    for path in folder.rglob("cache-*.arrow"):  # made of them since, such as tokens
-        Dataset.from_file(str(path))
-    return pairs
-
 
 def _read(entries: list[Entry]) -> Iterator[dict[str, str]]:
     """The pairs; the datasets library treats each entry as a shard."""
     for paths, columns in entries:
-        yield from _read_texts(*paths) if columns is None else _read_table(*paths, columns)
+        yield from _read_texts(*paths) if columns is None else _read_table(paths[0], columns)
 
 
 def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
-    lines = (None, None)
-    for lines in zip_longest(read_lines(source), read_lines(target)):
-        if None in lines:
+    one = other = None
+    for one, other in zip_longest(read_lines(source), read_lines(target)):
+        if one is None or other is None:
             break
-        yield {SOURCE: lines[0].strip(), TARGET: lines[1].strip()}
-    if None in lines:  # also if there are none, in files that are compressed
-        raise UserError(_unequal(source, target))
+        yield {SOURCE: one.strip(), TARGET: other.strip()}
+    if one is None or other is None:  # also if there are no lines, in compressed files
+        counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+        raise UserError(
+            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of "
+            "the other"
+        )
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[dict[str, str]]:
     header = not isinstance(columns[SOURCE][0], int)
     for number, row in enumerate(read_table(path, header), start=1):
         yield {
-            side: text_of(row.get(name), name, key, where=f"{path}, row {number}")
+            side: cell_text(row.get(name), name, key, where=f"{path}, row {number}")
             for side, (name, key) in columns.items()
         }
 
@@ -231,12 +217,7 @@ def _beginning(path: Path) -> str:
         return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
 
 
-def _unequal(source: Path, target: Path) -> str:
-    counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
-    return (
-        f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of the "
-        "other"
-    )
+# -- data sets on the Hub ----------------------------------------------------------------------------------------------
 
 
 class HubDataset(PairSource):
@@ -264,9 +245,7 @@ class HubDataset(PairSource):
     def _pairs(self, rows: Dataset | IterableDataset) -> Dataset | IterableDataset:
         first = list(islice(rows, FIRST_ROWS))
         columns = choose_columns(first, self.data, self.name)
-        return rows.map(
-            partial(texts_of, columns=columns, where=self.name), batched=True, remove_columns=list(first[0])
-        )
+        return rows.map(partial(_texts, columns=columns, where=self.name), batched=True, remove_columns=list(first[0]))
 
     @cached_property
     def _builder(self) -> DatasetBuilder:
@@ -282,9 +261,7 @@ class HubDataset(PairSource):
         return f"{self.data.name} {self.data.subset} {self.split} {self.revision}"
 
     def provenance(self) -> Provenance:
-        name, subset = self.name, self.data.subset
-        link = f"[{name}](https://huggingface.co/datasets/{name})" + (f" ({escape(subset)})" if subset else "")
-        return Provenance(link, name, name, hub_name=name, subset=subset, split=self.split)
+        return Provenance(self.name, self.name, hub_name=self.name, subset=self.data.subset, split=self.split)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -296,28 +273,23 @@ class HubDataset(PairSource):
             raise UserError(f"data.name: {first_line(error)}") from error
         except ConnectionError as error:
             raise UserError(
-                f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
-                "data.train_files"
+                f"data.name: cannot reach the Hub for {self.name!r}, which is not in the cache either; for local data "
+                "set data.train_files"
             ) from error
         except Exception as error:
-            with as_user_error(f"data.name: {self.name!r} cannot be read{self._advice(error)}: "):
+            advice = " (set data.subset)" if "onfig name is missing" in str(error) else ""
+            with as_user_error(f"data.name: {self.name!r} cannot be read{advice}: "):
                 raise
 
-    def _advice(self, error: Exception) -> str:
-        if "onfig name is missing" in str(error):
-            return " (set data.subset)"
-        with suppress(Exception):  # without a builder, nothing was cached
-            folder = Path(self._builder.cache_dir)
-            if folder.exists() and not self.data.streaming:
-                return f" (if what was fetched is damaged, delete it: {folder})"
-        return ""
+
+def _texts(batch: dict[Any, list], columns: Columns, where: str) -> dict[str, list[str]]:
+    """The sources and targets of a batch of rows."""
+    return {
+        side: [cell_text(value, name, key, where) for value in batch[name]] for side, (name, key) in columns.items()
+    }
 
 
-_FOR_VALIDATION = 1000  # pairs that are held out by default, but no more than a tenth
-_MANY_KNOWN = 0.01  # share of a split's pairs in the training pairs that is worth a warning
-_READ_ROWS = 10_000
-SPLITS = ("train", "validation", "test")
-EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
+# -- the embedded corpus -----------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
@@ -334,6 +306,30 @@ class EmbeddedCorpus(PairSource):
         self.data, self.split, self.seed = data, split, seed
         self.part_size = -(-data.embedded_size // EMBEDDED_PARTS)
 
+    def load(self) -> Dataset:
+        sources, targets = self._marked()
+        return Dataset.from_dict({SOURCE: list(map(unmarked, sources)), TARGET: list(map(unmarked, targets))})
+
+    def stream(self) -> IterableDataset:
+        names = (SOURCE, TARGET) if self._languages() == ("en", "de") else (TARGET, SOURCE)
+        parts = {"parts": list(range(EMBEDDED_PARTS)), "size": self.part_size, "seed": self.seed, "names": names}
+        return IterableDataset.from_generator(stream_corpus, gen_kwargs=parts)
+
+    def fingerprint(self) -> str:
+        return f"the embedded corpus, {self.part_size} pairs a part, seed {self.seed}"
+
+    def provenance(self) -> Provenance:
+        limits = (
+            "The embedded corpus is generated by a small grammar with a few hundred words, and each sentence has one "
+            "correct translation. The model knows nothing else: it shows that training works, but does not translate "
+            "ordinary text. Its scores cannot be compared with those on natural text."
+        )
+        return Provenance(EMBEDDED_CORPUS, "the embedded corpus of modeling_scratch", limits=limits)
+
+    def gold_links(self) -> list[Links]:
+        """The links that the grammar knows from generating the sentences; all are sure."""
+        return list(map(gold_links, *self._marked()))
+
     def _languages(self) -> tuple[str, str]:
         languages = (self.data.source_language, self.data.target_language)
         if set(languages) != {"en", "de"}:
@@ -346,47 +342,23 @@ class EmbeddedCorpus(PairSource):
         pairs = _corpus(0 if self.data.streaming else self.data.embedded_size, self.seed)[self.split]
         return [pair[source] for pair in pairs], [pair[target] for pair in pairs]
 
-    def load(self) -> Dataset:
-        sources, targets = self._marked()
-        return Dataset.from_dict({SOURCE: list(map(unmarked, sources)), TARGET: list(map(unmarked, targets))})
 
-    def gold_links(self) -> list[Links]:
-        """The links that the grammar knows from generating the sentences; all are sure."""
-        return list(map(gold_links, *self._marked()))
-
-    def stream(self) -> IterableDataset:
-        names = (SOURCE, TARGET) if self._languages() == ("en", "de") else (TARGET, SOURCE)
-        parts = {"parts": list(range(EMBEDDED_PARTS)), "size": self.part_size, "seed": self.seed, "names": names}
-        return IterableDataset.from_generator(stream_corpus, gen_kwargs=parts)
-
-    def fingerprint(self) -> str:
-        return f"the embedded corpus, {self.part_size} pairs a part, seed {self.seed}"
-
-    def provenance(self) -> Provenance:
-        name = "the embedded corpus of modeling_scratch"
-        limits = (
-            "The embedded corpus is made by a small grammar: a few hundred words, and one right translation for each "
-            "sentence. The model knows nothing else: it shows that the training works, and does not translate ordinary "
-            "text. Its scores cannot be compared with those on natural text."
-        )
-        return Provenance(name, EMBEDDED_CORPUS, name, limits=limits)
+# -- the source and the pairs of each split ----------------------------------------------------------------------------
 
 
 def source_of(split: str, data: DataSection, seed: int, key: str | None = None) -> PairSource | None:
     """
     The source of a split, or of a further test set; None if the recipe names none.
 
-    Add new kinds of PairSource here.
-
     Args:
-        key: the recipe's key for local files, for messages; None: the split's.
+        key: the recipe's key for local files, for messages; None: the split's own key.
     """
     files = data.files()
     if split in files:
         return LocalFiles(files[split], data, key or data.files_key(split))
     if any(each in files for each in SPLITS):  # local files replace `data.name` for all splits
         return None
-    name = getattr(data, split)
+    name = getattr(data, split, None)
     if name is None:
         return None
     return EmbeddedCorpus(data, split, seed) if data.name == EMBEDDED_CORPUS else HubDataset(data, name)
@@ -408,7 +380,7 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
         if data.name != EMBEDDED_CORPUS:
             logger.info(f"data: local files, not {data.name}")
         if "train" not in files:
-            raise UserError("data.train_files is not set, but other files are; name the training pairs too")
+            raise UserError("data.train_files must be set if the other splits are local files")
     pairs = {}
     for split in (*SPLITS, *data.test_sets):
         source = source_of(split, data, seed)
@@ -418,17 +390,18 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
         first = " is ".join(map(beginning, pairs[split][0].values()))
         languages = f"{data.source_language} to {data.target_language}"
         logger.info(f"data: {len(pairs[split]):,} {split} pairs, {languages}, of {source.name}; {first}")
-    train, named, held_out = pairs.get("train"), {split: pairs[split] for split in pairs if split != "train"}, None
+    train, held_out = pairs.get("train"), None
+    named = {split: pairs[split] for split in pairs if split != "train"}
     if "validation" not in pairs:
         if data.streaming:
             raise UserError(
-                "data.streaming: pairs for validation cannot be held out of a stream; name them in "
-                "data.validation_files or data.validation"
+                "data.streaming: validation pairs cannot be held out of a stream; set data.validation_files or "
+                "data.validation"
             )
         pairs["train"], pairs["validation"] = _hold_out(train, data.validation_size, seed)
         held_out = pairs["validation"]
     if train is not None:
-        _warn_of_known_pairs(train, named)
+        _warn_about_known_pairs(train, named)
         if data.mix:
             pairs["train"] = _mix(pairs["train"], data, seed, named, held_out)
     return DatasetDict(pairs)
@@ -440,7 +413,7 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
         data = data if split == "train" else data.model_copy(update={"mix": []})
         return load_pairs(data, seed)[split]
     if (source := source_of(split, data, seed)) is None:
-        raise UserError(f"the recipe names no {split} split; set data.{split}_files or data.{split}")
+        raise UserError(f"the recipe has no {split} split; set data.{split}_files or data.{split}")
     pairs = _load(source, split)
     return _mix(pairs, data, seed, {}, None) if split == "train" and data.mix else pairs
 
@@ -454,7 +427,8 @@ def _load(source: PairSource, split: str) -> Dataset:
 
 def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
     """The sources of `data.mix`, in its order."""
-    return [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
+    found = [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
+    return [source for source in found if source is not None]
 
 
 def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset], held_out: Dataset | None) -> Dataset:
@@ -463,7 +437,7 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
 
     Args:
         named: the splits that the recipe names, for warnings.
-        held_out: pairs that were held out of the training pairs, which those of `data.mix` must not hold either.
+        held_out: the pairs held out of the training pairs for validation, which `data.mix` must not contain either.
     """
     parts = [train.add_column("weight", [1.0] * len(train))]
     for place, (entry, source) in enumerate(zip(data.mix, mixed_sources(data, seed), strict=True)):
@@ -471,9 +445,9 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
             pairs = source.load()
         except UserError as error:
             raise UserError(f"data.mix[{place}]: {error}") from error
-        _warn_of_known_pairs(pairs, named)
+        _warn_about_known_pairs(pairs, named)
         if held_out is not None and (known := _rows_in(pairs, held_out)):
-            logger.info(f"data: {len(known):,} pairs of data.mix[{place}] are held out too, and are left out")
+            logger.info(f"data: left out {len(known):,} pairs of data.mix[{place}] that are held out for validation")
             pairs = pairs.select([row for row in range(len(pairs)) if row not in known])
         if entry.tag is not None:
             pairs = pairs.map(partial(_tagged, tag=entry.tag), batched=True, desc="tagging")
@@ -489,14 +463,14 @@ def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
     """
-    Training pairs, and held-out validation pairs, of which no copies are left in the former. Of those that are drawn,
-    the ones without text on both sides are left out.
+    Training pairs, and validation pairs held out of them with all their copies. Drawn pairs without text on both sides
+    are dropped.
     """
     size = size or max(1, min(_FOR_VALIDATION, len(train) // 10))
     if size >= len(train):
         raise UserError(
-            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one, or "
-            "name data.validation_files"
+            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one or "
+            "data.validation_files"
         )
     rows = Dataset.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
     validation = train.select(rows["test"]["row"])
@@ -504,36 +478,36 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
     if not complete:
         raise UserError(
             f"none of the {size} pairs held out for validation has text on both sides; set a larger "
-            "data.validation_size, or name data.validation_files"
+            "data.validation_size or data.validation_files"
         )
     validation = validation if len(complete) == size else validation.select(complete)
-    logger.info(f"data: no validation split is named; held out {len(validation):,} of {len(train):,} training pairs")
+    logger.info(f"data: there is no validation split; held out {len(validation):,} of {len(train):,} training pairs")
     known = _rows_in(train, validation)
     kept = [row for row in rows["train"]["row"][:] if row not in known]
     if copies := len(train) - size - len(kept):
-        logger.info(f"data: {copies:,} other training pairs are the same as some of those, and are left out")
+        logger.info(f"data: left out {copies:,} training pairs that are copies of them")
     if not kept:
         raise UserError(
-            f"all other training pairs are the same as the {size:,} that are held out for validation; set a smaller "
-            "data.validation_size, or name data.validation_files"
+            f"all other training pairs are copies of the {size:,} held out for validation; set a smaller "
+            "data.validation_size or data.validation_files"
         )
     return train.select(kept), validation
 
 
 def _pairs_of(dataset: Dataset) -> Iterator[tuple[str, str]]:
-    """The source and the target of each row. (The rows of a single column are read one by one, which is slow.)"""
+    """The source and the target of each row."""
     for batch in dataset.iter(_READ_ROWS):
         yield from zip(batch[SOURCE], batch[TARGET], strict=True)
 
 
 def _rows_in(pairs: Dataset, others: Dataset) -> set[int]:
-    """The rows of pairs, with text on both sides, that are among the others too."""
+    """The rows of pairs, with text on both sides, that are also among the others."""
     wanted = {pair for pair in _pairs_of(others) if all(pair)}
     return {row for row, pair in enumerate(_pairs_of(pairs)) if pair in wanted}
 
 
-def _warn_of_known_pairs(train: Dataset, named: dict[str, Dataset]) -> None:
-    """Say how many pairs of each split are training pairs too: scores on them would be too good."""
+def _warn_about_known_pairs(train: Dataset, named: dict[str, Dataset]) -> None:
+    """Log how many pairs of each split are also training pairs, on which scores would be too good."""
     splits = {split: [pair for pair in _pairs_of(pairs) if all(pair)] for split, pairs in named.items()}
     wanted = set().union(*splits.values())
     known = {pair for pair in _pairs_of(train) if pair in wanted}
@@ -542,6 +516,6 @@ def _warn_of_known_pairs(train: Dataset, named: dict[str, Dataset]) -> None:
             total = len(named[split])
             logger.log(
                 logging.WARNING if count / total > _MANY_KNOWN else logging.INFO,
-                f"data: {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are training pairs too: scores "
-                "on them are better than on new ones",
+                f"data: {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are also training pairs; "
+                "scores on them are better than on new pairs",
             )

@@ -1,26 +1,37 @@
 """
 Stream training pairs that may exceed memory.
 
-A stream is divided among readers, shuffled and batched in an order that a resumed run repeats exactly.
+A stream is divided among readers. Each reads a pool of pairs at a time, shuffles it and cuts it into batches, in an
+order that a resumed run repeats exactly. `StreamBatches` at the end makes the global batches of a run.
 """
 
 import hashlib
 import itertools
+import json
+import logging
+import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
+from torch.utils.data import DataLoader
 
-from ..errors import UserError, as_user_error
-from ..recipe.schema import SOURCE, TARGET, DataSection
-from .batches import PairCollator, plan_batches
+from ..errors import ProcessError, UserError, as_user_error
+from ..model.loss import IGNORE_INDEX
+from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
+from .batches import BatchShare, Collator, EpochBatches, plan_batches, worker_options
 from .sources import source_of
-from .tokenizer import PairTokenizer
+from .tokenizer import MANY_DROPPED, PairTokenizer
 
+logger = logging.getLogger(__name__)
+
+_PREFETCHED = 4  # batches that a worker prepares ahead
 _READ_ROWS = 1000
 
 
@@ -41,20 +52,21 @@ class PairStream:
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """The first `limit` sentences of the first pass, in batches. UserError if the stream cannot be read."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        with as_user_error("the training stream: "):  # as of a lost connection
+        with as_user_error("the training stream: "):  # such as a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
                 yield [pair[side] for side in sides for pair in batch]
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
     """
-    The recipe's training pairs as a stream, without reading more than the first rows of each file (but all of a TSV
-    file that has quotation marks in them, to know whether they are text).
+    The recipe's training pairs as a stream. Only the first rows of each file are read, except that a TSV file with
+    quotation marks in them is read whole.
 
     Raises:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
     """
-    source = source_of("train", data, seed)
+    if (source := source_of("train", data, seed)) is None:
+        raise UserError("data.train_files must be set if the other splits are local files")
     return PairStream(source.stream(), hashlib.sha256(source.fingerprint().encode()).hexdigest(), source.revision)
 
 
@@ -93,7 +105,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         self,
         stream: PairStream,
         tokenizer: PairTokenizer,
-        collate: PairCollator,
+        collate: Collator,
         tokens_per_batch: int,
         pool_size: int,
         seed: int,
@@ -113,7 +125,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             if position.read == position.dropped - before:
                 raise UserError(
                     f"reader {self.reader + 1} of {self.readers} of the training stream finds no pair to train on: "
-                    f"each is empty or longer than {self.tokenizer.limits}, or there are fewer pairs than readers"
+                    f"all are empty or longer than {self.tokenizer.limits}, or there are fewer pairs than readers"
                 )
             position = Position(passes=position.passes + 1, dropped=position.dropped, seen=position.seen)
 
@@ -132,8 +144,10 @@ class StreamReader(torch.utils.data.IterableDataset):
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
             kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], range(count))
             del pool
-            lengths = (np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET))
-            batches = plan_batches(*lengths, self.tokens_per_batch, generator)
+            source_lengths, target_lengths = (
+                np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET)
+            )
+            batches = plan_batches(source_lengths, target_lengths, self.tokens_per_batch, generator)
             for number in range(position.batch, len(batches)):
                 position = replace(position, batch=number + 1)
                 chosen = batches[number].tolist()
@@ -148,3 +162,133 @@ class StreamReader(torch.utils.data.IterableDataset):
                 rows=part.state_dict(),
             )
             del kept  # memory holds one pool, not two
+
+
+class StreamBatches:
+    """
+    The global batches of a stream, with the methods of `EpochBatches`. A global batch consists of one batch from each
+    reader. The number of readers, processes times accumulation steps, is fixed when the run begins; any number of
+    processes that divides it can resume the run.
+
+    Args:
+        readers: the number of readers of a resumed run; None: a new run.
+    """
+
+    def __init__(
+        self,
+        stream: PairStream,
+        tokenizer: PairTokenizer,
+        recipe: Recipe,
+        collate: Collator,
+        accelerator: Accelerator,
+        readers: int | None = None,
+    ):
+        self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
+        self.revision = stream.revision
+        self.collate, self.accelerator = collate, accelerator
+        self._warned = False
+        processes = accelerator.num_processes
+        self.readers = readers = readers or processes * recipe.optimization.gradient_accumulation_steps
+        if readers % processes:
+            fitting = " or ".join(str(number) for number in range(1, readers + 1) if readers % number == 0)
+            raise UserError(
+                f"the run divided its stream into {readers} parts, which {processes} processes cannot share evenly; "
+                f"resume it on {fitting} processes"
+            )
+        # The most source or target tokens in one reader's part of a global batch, padding included.
+        self.tokens_per_batch = tokens = recipe.optimization.tokens_per_batch // readers
+        longest = max(tokenizer.max_source_tokens, tokenizer.max_target_tokens)
+        if tokens < longest:
+            raise UserError(
+                f"optimization.tokens_per_batch leaves {tokens} tokens for each of {readers} parts of the stream, "
+                f"less than the longest pair that data.max_source_tokens and data.max_target_tokens allow ({longest})"
+            )
+        share, rank = readers // processes, accelerator.process_index
+        self.mine = range(rank * share, (rank + 1) * share)
+        self.positions = {reader: Position() for reader in self.mine}
+
+    def fingerprint(self) -> str:
+        return self.stream.fingerprint
+
+    def epochs(self) -> float:
+        """The passes through the stream that this process's first reader has completed."""
+        return float(self.positions[self.mine[0]].passes)
+
+    def batches_in(self, epochs: int) -> None:
+        """None: the length of a stream is unknown."""
+
+    def position(self) -> dict[str, Any]:
+        return {"readers": self.readers}
+
+    def _file(self, folder: Path, reader: int) -> Path:
+        return folder / f"reader-{reader}.json"
+
+    def save_readers(self, folder: Path) -> None:
+        """Write the positions of this process's readers into a checkpoint."""
+        for reader, position in self.positions.items():
+            self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
+
+    def go_to(self, position: dict[str, Any], folder: Path) -> None:
+        assert position == self.position(), position
+        self.positions = {
+            reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
+            for reader in self.mine
+        }
+
+    def _open(self, reader: int) -> DataLoader:
+        recipe = self.recipe
+        workers = min(1, recipe.data.num_workers)
+        pairs = StreamReader(
+            self.stream,
+            self.tokenizer,
+            self.collate,
+            self.tokens_per_batch,
+            max(1, recipe.data.shuffle_buffer // self.readers),
+            recipe.seed,
+            reader,
+            self.readers,
+            self.positions[reader],
+        )
+        return DataLoader(
+            pairs,
+            batch_size=None,
+            prefetch_factor=_PREFETCHED if workers else None,
+            **worker_options(workers),
+            pin_memory=self.accelerator.device.type == "cuda",
+            generator=torch.Generator().manual_seed(0),
+        )
+
+    def iterate(self) -> Iterator[BatchShare]:
+        loaders = {reader: iter(self._open(reader)) for reader in self.mine}
+        while True:
+            batches, positions = [], {}
+            for reader in self.mine:
+                try:
+                    batch, positions[reader] = next(loaders[reader])
+                except (ValueError, OSError, RuntimeError) as error:  # on this process only
+                    raise ProcessError(f"the training stream: {_message(error)}") from error
+                batches.append(batch)
+            tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
+            total = self.accelerator.reduce(torch.tensor(tokens, device=self.accelerator.device), "sum").item()
+            self.positions = positions
+            self._warn_about_dropped(positions[self.mine[0]])
+            yield BatchShare(iter(batches), len(batches), total)
+
+    def _warn_about_dropped(self, first: Position) -> None:
+        """Warn once if many of the pairs that the first reader has read were dropped."""
+        if not self._warned and first.seen and first.dropped > MANY_DROPPED * first.seen:
+            self._warned = True
+            logger.warning(
+                f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "
+                f"({first.dropped / first.seen:.0%}) that were empty or longer than {self.tokenizer.limits}"
+            )
+
+
+def _message(error: Exception) -> str:
+    """The message of an error; if it came from a DataLoader worker, without the traceback that precedes it."""
+    lines = str(error).rpartition("Traceback (most recent call last):")[2].strip().splitlines()
+    first = next((number for number, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), 0)
+    return " ".join(lines[first:])
+
+
+GlobalBatches = EpochBatches | StreamBatches

@@ -1,14 +1,11 @@
-"""
-Train a byte-level BPE tokenizer, or adopt an existing one.
-
-Turn sentence pairs into token ids, and drop those that are empty or too long.
-"""
+"""The tokenizers of a model, trained or adopted, and the token ids of sentence pairs."""
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tiktoken
@@ -27,12 +24,13 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 _READ_ROWS = 1000
-# The most bytes of a word that the trainer sees in one piece, since its time grows with the square of their number: a
-# word of 100,000 combining marks would take minutes. No word of a language is longer.
+MANY_DROPPED = 0.1  # a larger share of dropped pairs deserves a warning: a limit may be too low
+# The most bytes of a word that the trainer sees at once, since its time grows with the square of their number: a word
+# of 100,000 combining marks would take minutes. No real word is longer.
 _LONGEST_WORD = 1000
 
 
-def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
+def end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a tokenizer append eos to every sequence, source or target."""
     eos = tokenizer.eos_token
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
@@ -75,8 +73,8 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
 
 def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int) -> tuple[Iterator[list[str]], int]:
     """
-    The sentences of some columns, in bounded memory: all of them, or those of a seeded sample of rows if there are more
-    than `limit`. Returns batches, and the number of sentences.
+    The sentences of some columns, in bounded memory: all of them, or a seeded sample of rows if there are more than
+    `limit`. Returns batches, and the number of sentences.
     """
     rows = max(1, limit // len(columns))
     if len(dataset) > rows:
@@ -104,10 +102,10 @@ class _RanksConverter(TikTokenConverter):
     """Converts an encoding in memory instead of a file, and keeps the ids of special tokens."""
 
     @staticmethod
-    def load_tiktoken_bpe(encoding: tiktoken.Encoding) -> dict[bytes, int]:
+    def load_tiktoken_bpe(encoding: Any) -> dict[bytes, int]:
         return encoding._mergeable_ranks
 
-    def extract_vocab_merges_from_model(self, encoding: tiktoken.Encoding):
+    def extract_vocab_merges_from_model(self, encoding: Any):
         vocabulary, merges = super().extract_vocab_merges_from_model(encoding)
         vocabulary |= encoding._special_tokens
         # cl100k_base has gaps between its ids, but the tokenizers library numbers added tokens consecutively. Fill the
@@ -144,12 +142,12 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
         )
     vocabulary = tokenizer.get_vocab()
     needed = ("pad_token", "bos_token", "eos_token")
-    missing = {role: SPECIAL_TOKENS[role] for role in needed if getattr(tokenizer, role) is None}
+    missing: dict[str, Any] = {role: SPECIAL_TOKENS[role] for role in needed if getattr(tokenizer, role) is None}
     for role, token in missing.items():
         if token in vocabulary:
             raise UserError(
-                f"tokenizer.existing: {name!r} has no {role}, and {token!r} is taken (id {vocabulary[token]}); set its "
-                f"{role} yourself and save it to a folder"
+                f"tokenizer.existing: {name!r} has no {role}, and {token!r} is already a token (id "
+                f"{vocabulary[token]}); set its {role} and save it to a folder"
             )
     if missing:
         tokenizer.add_special_tokens(missing)
@@ -158,8 +156,8 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     for role, token_id in (("eos_token", tokenizer.eos_token_id), ("bos_token", tokenizer.bos_token_id)):
         if pad == token_id:
             raise UserError(
-                f"tokenizer.existing: in {name!r} pad_token and {role} are the same token (id {pad}), so padding "
-                "cannot be told from text; give pad_token a token of its own and save the tokenizer to a folder"
+                f"tokenizer.existing: pad_token and {role} of {name!r} are the same token (id {pad}), so padding "
+                "cannot be told from text; set a separate pad_token and save the tokenizer to a folder"
             )
     if tokenizer("a").input_ids[-1] != tokenizer.eos_token_id:
         if not tokenizer.is_fast:
@@ -168,17 +166,13 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-MANY_DROPPED = 0.1  # share of dropped pairs that is worth a warning: a limit may be too low
-
-
 @dataclass
 class PairTokenizer:
     """
     Tokenizes pairs, and drops those that are empty or too long.
 
     Args:
-        cleans_sources: tokenize sources as `clean` leaves them, as translating does, and targets without what is
-            invisible.
+        cleans_sources: apply `clean` to sources, as translating does, and remove invisible characters from targets.
     """
 
     source_tokenizer: PreTrainedTokenizerBase
@@ -187,14 +181,14 @@ class PairTokenizer:
     max_target_tokens: int
     cleans_sources: bool = True
 
-    def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
+    def __call__(self, sources: list[str], targets: list[str], indices: Sequence[int]) -> dict[str, list]:
         """
         Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
         pair that is kept, from `indices`.
         """
-        # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
         if self.cleans_sources:
             sources, targets = list(map(clean, sources)), [INVISIBLE.sub("", text).strip() for text in targets]
+        # text_target, since an OPUS-MT tokenizer has a SentencePiece model for each side.
         inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
         labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
         kept = [
@@ -257,18 +251,18 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
         )
     if len(tokenized) == 0:
         raise UserError(
-            f"all {len(dataset):,} {split} pairs were dropped: each was empty or longer than data.max_source_tokens "
+            f"all {len(dataset):,} {split} pairs were dropped as empty or longer than data.max_source_tokens "
             f"({tokenizer.max_source_tokens}) or data.max_target_tokens ({tokenizer.max_target_tokens})"
         )
     return tokenized
 
 
 def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target lengths of tokenized pairs, eos included: two arrays of shape (pairs,)."""
+    """The source and target lengths of tokenized pairs, eos included: two arrays of shape (pairs,)."""
     table = dataset.select_columns(["source_length", "target_length"]).with_format("numpy")
     return np.asarray(table["source_length"][:]), np.asarray(table["target_length"][:])
 
 
 def texts(dataset: Dataset) -> tuple[list[str], list[str]]:
-    """The sources and the targets of pairs that are not tokenized."""
+    """The sources and the targets of pairs that are not tokenized yet."""
     return dataset[SOURCE][:], dataset[TARGET][:]

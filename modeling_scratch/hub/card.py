@@ -25,7 +25,7 @@ from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
-from .markdown import escape, hub_link, plural, table
+from .card_markdown import escape, hub_link, plural, table
 from .plain_card import METADATA, Conversion, ModelFacts, describe_search, limits, make_card, read_facts
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
@@ -372,8 +372,8 @@ def _results(run: RunRecords) -> str:
     else:
         beams = {"num_beams": evaluation.validation_beams, "length_penalty": evaluation.length_penalty}
         state = (
-            f"The training is not finished; these are the best weights so far, of update {run.scored[0]['step']:,}. Decoding "
-            f"{describe_search(beams)}."
+            "The training is not finished; these are the best weights so far, of update "
+            f"{run.scored[0]['step']:,}. Decoding {describe_search(beams)}."
         )
     scale = _scale(run, keys)
     return "\n\n".join(filter(None, [f"{state} {scale}", scores, _signatures(run, keys), _evaluations(run)]))

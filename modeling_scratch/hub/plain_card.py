@@ -20,7 +20,7 @@ from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import check_fields
 from ..training.folder import WEIGHTS
-from .markdown import escape, hub_link, plural, table
+from .card_markdown import escape, hub_link, plural, table
 
 PAPER = "https://arxiv.org/abs/1706.03762"
 METADATA = {

@@ -26,12 +26,13 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, 
 
 from ..errors import RedactingFilter, UserError, redact
 from ..files import read_json, reading, temporary_folder, write_whole
-from ..recipe.schema import SECONDS_TO_ANSWER, SECONDS_TO_PUSH, Recipe
+from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
+from ..recipe.schema import Recipe
 from ..training.folder import COMPANIONS
 from ..training.records import run_of
 from .allowed_files import ALLOWED, CARD, matches
 from .card import check_languages, check_license, required_metadata, updated_card
-from .check import check_folder
+from .check import check_model
 
 logger = logging.getLogger(__name__)
 
@@ -405,7 +406,9 @@ class Pushed:
         return f"{self.outcome}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
 
 
-def prepare(folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None) -> Prepared:
+def prepare_push(
+    folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
+) -> Prepared:
     """
     Copy the files to push to an empty folder, check them there, and make the card.
 
@@ -418,7 +421,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, record: Record, card
         UserError: what is wrong with the folder or the card.
     """
     run = run_of(folder)
-    findings = check_folder(folder, copy, run)
+    findings = check_model(folder, copy, run)
     record.author = options.author or record.author
     record.languages = list(options.languages or record.languages or []) or None
     record.space = options.repo_id if options.space else record.space
@@ -463,12 +466,12 @@ def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None
 Preparation = Callable[[Path, PushOptions, Path, Record, str | None], Prepared]
 
 
-def push(folder: Path, options: PushOptions, prepare: Preparation = prepare) -> Pushed:
+def push(folder: Path, options: PushOptions, preparation: Preparation = prepare_push) -> Pushed:
     """
     Check a model's folder and push it. If the Hub has all of it already, no commit is made.
 
     Args:
-        prepare: makes what is pushed from the folder.
+        preparation: makes what is pushed from the folder.
 
     Raises:
         UserError: the message says what happened, what is on the Hub, and what to do.
@@ -476,9 +479,8 @@ def push(folder: Path, options: PushOptions, prepare: Preparation = prepare) -> 
     record = Record.read(folder, options)
     with limited_requests(options), temporary_folder() as copy:
         found = look(options, record)
-        prepared = prepare(
-            folder, options, copy, record, None if options.overwrite or options.create_pr else found.card
-        )
+        card_on_hub = None if options.overwrite or options.create_pr else found.card
+        prepared = preparation(folder, options, copy, record, card_on_hub)
         contents: dict[str, Path | bytes] = {**prepared.files, CARD: prepared.card.encode()}
         known = {name: identifiers(content) for name, content in contents.items()}
         check_is_own(found, options, record, known)

@@ -9,9 +9,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.corpus import Links
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, clean
 
-Links = list[tuple[int, int]]  # of one pair: (source word, target word), from 0; words are those of `str.split`
 Heads = list[list[int]]  # [layer, head] of each, from 0
 
 

@@ -1,7 +1,7 @@
 """
 The recipe: everything that defines a run, typed and checked.
 
-The recipes and model files that come with this package, found by name without importing torch.
+This module finds the recipes and model files that come with the package, and does not import torch.
 """
 
 from pathlib import Path
@@ -13,6 +13,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 CONFIGURATION_FOLDER = next(
     folder for folder in (_PACKAGE / "configuration", _PACKAGE.parent / "configuration") if folder.is_dir()
 )
+
+SECONDS_TO_ANSWER = 60.0  # how long a push waits for each response of the Hub
+SECONDS_TO_PUSH = 3600.0  # how long its whole upload may take
 
 
 def shipped_recipes() -> dict[str, Path]:

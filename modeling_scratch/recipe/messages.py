@@ -1,4 +1,4 @@
-"""Explain what is wrong with a recipe in one line: the key, the value, and what would be right."""
+"""Explain the errors in a recipe in one line: the key, the value, what is expected, and the key that was meant."""
 
 import difflib
 import re
@@ -11,49 +11,65 @@ from ..errors import shortened
 from ..model.configuration_scratch import ScratchConfig
 
 # Shorter forms of pydantic's messages, by error type.
-_KINDS = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false"}
-_KINDS |= {"string": "must be text", "string_too_short": "must not be empty", "too_short": "has too few entries"}
-_KINDS |= {"too_long": "has too many entries"}
-_KINDS |= {"list": "must be a list, such as [a, b]", "dict": "must be a mapping, such as {a: b}"}
-_KINDS |= {
-    "model": "must be a mapping of keys to values, such as {a: b}",
+_EXPECTED = {
+    "int": "must be an integer",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "string_too_short": "must not be empty",
+    "too_short": "has too few entries",
+    "too_long": "has too many entries",
+    "list": "must be a list, such as [a, b]",
+    "dict": "must be a mapping, such as {a: b}",
+    "model": "must be a mapping, such as {a: b}",
     "invalid_key": "a key must be text, in quotes",
 }
-# Keys by the names that other toolkits use.
-_ELSEWHERE = {"batch_size": "tokens_per_batch", "batch_tokens": "tokens_per_batch", "max_tokens": "tokens_per_batch"}
-_ELSEWHERE |= {"beam": "num_beams", "beams": "num_beams", "beam_size": "num_beams", "steps": "max_steps"}
-_ELSEWHERE |= {"lr": "learning_rate", "layers": "encoder_layers", "heads": "encoder_attention_heads"}
-_ELSEWHERE |= {"out": "output_dir", "output": "output_dir"}
-_ELSEWHERE |= ScratchConfig.attribute_map
+# The keys that other toolkits have for ours.
+_ALIASES = {
+    "batch_size": "tokens_per_batch",
+    "batch_tokens": "tokens_per_batch",
+    "max_tokens": "tokens_per_batch",
+    "beam": "num_beams",
+    "beams": "num_beams",
+    "beam_size": "num_beams",
+    "steps": "max_steps",
+    "lr": "learning_rate",
+    "layers": "encoder_layers",
+    "heads": "encoder_attention_heads",
+    "out": "output_dir",
+    "output": "output_dir",
+} | ScratchConfig.attribute_map
 
 
-def describe(error: ValidationError, recipe: type[BaseModel]) -> str:
-    """Pydantic's findings in one line; `recipe` is the schema that was violated."""
+def explain(error: ValidationError, recipe: type[BaseModel]) -> str:
+    """Pydantic's errors in one line; `recipe` is the schema that was violated."""
     lines: dict[str, str] = {}
     for item in error.errors():
         parts = item["loc"]
-        if parts[-1:] == ("[key]",):  # of a mapping: its place comes before
+        if parts[-1:] == ("[key]",):  # the key of a mapping, whose location comes before
             parts, item = parts[:-1], item | {"type": "invalid_key"}
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
         if item["type"] == "extra_forbidden":
             lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe)}"
         else:
-            lines.setdefault(key, _finding(key, item))
+            lines.setdefault(key, _problem(key, dict(item)))
     return "; ".join(lines.values())
 
 
-def _finding(key: str, item: dict[str, Any]) -> str:
+def _problem(key: str, item: dict[str, Any]) -> str:
     if item["type"] == "missing":
-        return f"{key}: is missing"
+        return f"{key} is missing"
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":  # from a section's validator: the message names the keys itself
         return message if not key or message.startswith(f"{key}.") else f"{key}: {message}"
-    kind = _KINDS.get(item["type"].removesuffix("_type"))
-    return f"{key}: {kind or message.replace('Input should be', 'must be')}, got {shortened(repr(item['input']), 80)}"
+    expected = _EXPECTED.get(item["type"].removesuffix("_type"))
+    return (
+        f"{key}: {expected or message.replace('Input should be', 'must be')}, got {shortened(repr(item['input']), 80)}"
+    )
 
 
 def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The class of a section, even of one that may be left out or is in a list."""
+    """The class of a section, which may be optional or in a list."""
     annotation = of.model_fields[name].annotation
     classes = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
     return next((each for each in classes if issubclass(each, BaseModel)), None)
@@ -70,7 +86,7 @@ def _valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _advice(key: str, recipe: type[BaseModel]) -> str:
-    """A suggestion: the key that was probably meant, or a list of the valid ones."""
+    """Suggest the key that was probably meant, or list the valid ones."""
     above, _, name = re.sub(r"\[\d+\]", "", key).rpartition(".")
     valid = [*recipe.model_fields, *_valid_keys(recipe)]
     if "model" in recipe.model_fields:
@@ -78,7 +94,7 @@ def _advice(key: str, recipe: type[BaseModel]) -> str:
     here = [each for each in valid if above and each.rpartition(".")[0] == above]
     by_name = {each.rpartition(".")[2]: each for each in [*valid[::-1], *here]}
     plain = name.lower().replace("-", "_")
-    if close := difflib.get_close_matches(_ELSEWHERE.get(plain, plain), by_name, n=1):
+    if close := difflib.get_close_matches(_ALIASES.get(plain, plain), by_name, n=1):
         return f"; did you mean {by_name[close[0]]!r}?"
     if here:
         return f"; {above} has {', '.join(each.rpartition('.')[2] for each in here)}"

@@ -1,22 +1,25 @@
-"""
-Defaults that recipes and commands share.
+"""The keys of a recipe, and the fields of a new model, with their types, ranges, defaults and meanings."""
 
-The base class of a recipe's sections, and the types of their values.
-
-The keys of a recipe, with types, defaults and meanings.
-"""
-
+import difflib
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from huggingface_hub.utils import validate_repo_id
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from transformers.activations import ACT2FN
 
 from ..metrics import METRICS
-
-SECONDS_TO_ANSWER = 60.0  # how long a push waits for each response of the Hub
-SECONDS_TO_PUSH = 3600.0  # how long the whole upload may take
-
+from ..model.configuration_scratch import ScratchConfig
+from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
@@ -28,19 +31,19 @@ def _is_interval(value: Any) -> bool:
 
 def _check_interval(value: Any) -> Any:
     if not _is_interval(value):
-        raise ValueError(f"{value!r} is not epoch or a number of updates (at least 1)")
+        raise ValueError(f"{value!r} is neither epoch nor a number of updates (at least 1)")
     return value
 
 
 def _check_interval_or_time(value: Any) -> Any:
     if not _is_interval(value) and not re.fullmatch(_DURATION, str(value)):
-        raise ValueError(f"{value!r} is not epoch, a number of updates (at least 1) or a time such as 10m or 2h")
+        raise ValueError(f"{value!r} is neither epoch, a number of updates (at least 1) nor a time such as 10m or 2h")
     return value
 
 
 def _check_column(value: Any) -> Any:
     if not (value is None or (isinstance(value, str) and value) or (type(value) is int and value >= 1)):
-        raise ValueError(f"{value!r} is not a column's name, or its number (from 1) in files without a header")
+        raise ValueError(f"{value!r} is neither the name of a column nor, in files without a header, its number from 1")
     return value
 
 
@@ -53,8 +56,8 @@ def _are_test_sets(value: Any) -> Any:
         return value
     for name in value:
         if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
-            raise ValueError(f"{name!r} cannot be a test set's name; letters, digits, . _ - can")
-    # null on the command line takes away a set of the recipe
+            raise ValueError(f"{name!r} is not a valid name of a test set; use letters, digits, . _ -")
+    # null on the command line removes a set of the recipe
     return {name: files for name, files in value.items() if files is not None}
 
 
@@ -67,7 +70,7 @@ Betas = Annotated[list[Probability], Field(min_length=2, max_length=2)]
 
 
 class Section(BaseModel):
-    """A part of the recipe. Unknown keys, empty texts and values of another type are errors."""
+    """A part of the recipe. Unknown keys, empty texts and values of the wrong type are errors."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, strict=True, str_min_length=1)
 
@@ -75,7 +78,7 @@ class Section(BaseModel):
     @classmethod
     def _fits_in_64_bits(cls, value: Any) -> Any:
         if isinstance(value, int) and value >= 2**63:
-            raise ValueError("must be less than 2**63, since libraries count in 64 bits")
+            raise ValueError("must be less than 2**63")
         return value
 
 
@@ -98,17 +101,17 @@ class ModelSection(Section):
         fixed = [name for name in self.overrides if name not in FINE_TUNING_FIELDS]
         if self.start_from is not None and fixed:
             raise ValueError(
-                f"model.overrides: {', '.join(fixed)} cannot be changed in the model that model.start_from names, "
-                "only dropouts can; empty it with model.overrides={}"
+                f"model.overrides: {', '.join(fixed)} cannot differ from the model in model.start_from, only "
+                "dropouts can; set model.overrides={}"
             )
         return self
 
 
 def _check_embedded(section: Section, prefix: str, **splits: str) -> None:
-    """ValueError if a section that names the embedded corpus has keys that are for other data sets."""
+    """ValueError if a section of the embedded corpus has keys that apply only to other data sets."""
     allowed = dict.fromkeys(["subset", "revision", "source_column", "target_column"]) | splits
     if wrong := [prefix + key for key, name in allowed.items() if getattr(section, key) not in (None, name)]:
-        raise ValueError(f"{', '.join(wrong)}: for data sets on the Hub or in files, but this is the embedded corpus")
+        raise ValueError(f"{', '.join(wrong)}: applies to data sets on the Hub or in files, not to the embedded corpus")
 
 
 class MixedSource(Section):
@@ -134,11 +137,9 @@ class MixedSource(Section):
     @model_validator(mode="after")
     def _names_one_source(self):
         if (self.files is None) == (self.name is None):
-            raise ValueError("an entry of data.mix has either files or name")
+            raise ValueError("an entry of data.mix needs either files or name")
         if self.files is not None and (self.subset or self.revision or self.split != "train"):
-            raise ValueError(
-                "subset, revision and split apply only to data sets on the Hub, but this entry names files"
-            )
+            raise ValueError("subset, revision and split apply to data sets on the Hub, not to files")
         if self.name == EMBEDDED_CORPUS:
             _check_embedded(self, "", split="train")
         return self
@@ -197,16 +198,16 @@ class DataSection(Section):
         if self.name == EMBEDDED_CORPUS and not self.train_files:
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.streaming and self.mix:
-            raise ValueError("data.mix: pairs of a stream cannot be mixed with others; set data.streaming=false")
+            raise ValueError("data.mix: a stream cannot be mixed with other pairs; set data.streaming=false")
         for each in self.mix if self.on_the_hub else []:
             same = (each.name, each.subset) == (self.name, self.subset)
             if same and each.split in (self.validation, self.test):
-                raise ValueError(f"data.mix: {each.split!r} is data.validation or data.test")
+                raise ValueError(f"data.mix: {each.split!r} is also data.validation or data.test")
             holds_out = self.validation is None and self.validation_files is None
             if same and each.split == self.train and holds_out:
                 raise ValueError(f"data.mix: pairs for validation are held out of {each.split!r}; name data.validation")
         if self.on_the_hub and self.train in (self.validation, self.test):
-            raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
+            raise ValueError(f"data.train is {self.train!r}, but so is data.validation or data.test")
         return self
 
     def mixed(self) -> list["DataSection"]:
@@ -279,16 +280,24 @@ class OptimizationSection(Section):
         return self
 
 
+if TYPE_CHECKING:
+    _Metric: TypeAlias = str
+    _OnRequest: TypeAlias = str
+else:
+    _Metric = Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)]
+    _OnRequest = Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]
+
+
 class EvaluationSection(Section):
     """When and how the model is evaluated."""
 
     every: Interval = "epoch"
     translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
-    metric: Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)] = Field(
+    metric: _Metric = Field(
         "bleu",
         description="chooses the best checkpoint; where it cannot (BLEU of up to three words), the loss does",
     )
-    also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]] = Field(
+    also: list[_OnRequest] = Field(
         [], description="further scores of the final model: TER, and BLEU in protocols that papers use"
     )
     alignments: bool = Field(
@@ -317,10 +326,10 @@ class CheckpointSection(Section):
     average_last: int = Field(1, ge=1, description="the final model is the mean of the last n checkpoints")
 
     @model_validator(mode="after")
-    def _averages_what_is_not_chance(self):
+    def _averages_at_fixed_updates(self):
         if self.seconds is not None and self.average_last > 1:
             raise ValueError(
-                f"checkpoints.average_last: the number of updates in {self.every} varies by chance, and so would "
+                f"checkpoints.average_last: the number of updates in {self.every} varies from run to run, and so would "
                 "the average; set checkpoints.every to epoch or a number of updates"
             )
         return self
@@ -356,7 +365,7 @@ class HubSection(Section):
     @model_validator(mode="after")
     def _pushes_somewhere(self):
         if self.push == "best" and self.repository is None:
-            raise ValueError("hub.push is best, but hub.repository names nothing; set it to user/name")
+            raise ValueError("hub.push is best, but hub.repository is not set; set it to user/name")
         return self
 
 
@@ -400,6 +409,39 @@ class Recipe(Section):
                     raise ValueError(f"data.streaming: a stream has no epochs; set {name}.every to a number of updates")
         if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
             raise ValueError(
-                f"evaluation.patience counts evaluations: with metric {self.evaluation.metric} set translate_every to 1"
+                f"evaluation.patience: with metric {self.evaluation.metric}, set evaluation.translate_every to 1"
             )
         return self
+
+
+_Size = Annotated[int, Field(ge=1, le=100_000_000)]  # the product of two still counts a tensor's bytes
+_Positive = Annotated[float, Field(gt=0)]
+_Id = Annotated[int, Field(ge=0)]
+
+
+class _RopeParameters(Section):  # only for the types: ScratchConfig has the defaults
+    rope_type: Literal["default", "linear"] = "default"
+    rope_theta: _Positive = 10000.0
+    factor: Annotated[float, Field(ge=1)] = 1.0
+
+
+def _is_an_activation(name: str) -> str:
+    if name not in ACT2FN:
+        close = difflib.get_close_matches(name, ACT2FN) or sorted(ACT2FN)
+        raise ValueError(f"{name!r} is unknown; Transformers has {', '.join(close)}")
+    return name
+
+
+_FIELDS = ScratchConfig.fields()
+_TYPES: dict[str, Any] = {
+    name: _Size if field.annotation is int else field.annotation for name, field in _FIELDS.items()
+}
+# Narrower types than the annotations in ScratchConfig.
+_TYPES |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Probability)
+_TYPES |= {"norm_eps": _Positive, "init_std": _Positive | None, "decoder_vocab_size": _Size | None}
+_TYPES |= {"rope_parameters": _RopeParameters | None}
+_TYPES |= dict.fromkeys(("pad_token_id", "bos_token_id", "unk_token_id", "decoder_start_token_id"), _Id | None)
+_TYPES |= {"eos_token_id": _Id | Annotated[list[_Id], Field(min_length=1)] | None}
+_TYPES |= {"activation_function": Annotated[str, AfterValidator(_is_an_activation)]}
+_fields: Any = {name: (_TYPES[name], field.default) for name, field in _FIELDS.items()}
+Architecture = create_model("Architecture", __base__=Section, **_fields)

@@ -5,10 +5,11 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.corpus import Links
 from ..data.sources import source_of
 from ..data.tokenizer import texts
 from ..errors import UserError, as_user_error
-from ..inference.alignments import Aligner, Links, alignment_error_rate
+from ..inference.alignments import Aligner, alignment_error_rate
 from ..recipe.schema import Recipe
 
 

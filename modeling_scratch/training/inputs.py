@@ -22,11 +22,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..data.batches import BinCollator, PairCollator
-from ..data.global_batches import EpochBatches, GlobalBatches, StreamBatches
+from ..data.batches import BinCollator, EpochBatches, PairCollator
+from ..data.local_files import check_files
 from ..data.sources import load_pairs
-from ..data.streaming import PairStream, open_stream
-from ..data.tables import check_files
+from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream
 from ..data.tokenizer import PairTokenizer, adopt_tokenizer, sample_sentences, texts, tokenize_pairs, train_tokenizer
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from ..data.global_batches import GlobalBatches
+from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from .checkpoints import Progress
 from .folder import CURVES, METRICS_FILE, TRANSLATIONS, RunFolder, append_record, read_metrics, write_translations

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
-from ..data.global_batches import fingerprint_of
+from ..data.batches import fingerprint_of
 from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
 from ..files import write_whole

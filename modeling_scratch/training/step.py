@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from ..data.global_batches import BatchShare
+from ..data.batches import BatchShare
 from ..recipe.schema import OptimizationSection
 from .fused_loss import TrainingLoss
 from .graphs import UpdateGraphs

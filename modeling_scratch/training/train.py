@@ -8,7 +8,7 @@ from typing import NoReturn
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
-from ..data.global_batches import BatchShare
+from ..data.batches import BatchShare
 from ..errors import ProcessError, Stopped, UserError
 from ..hub.push import try_push
 from ..metrics import tells_nothing, title_of

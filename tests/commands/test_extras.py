@@ -1,4 +1,4 @@
-"""What the package's own requirements bring is enough to load, translate and convert; a command names what it lacks."""
+"""The base requirements suffice to load, translate and convert; other commands name the extra that they need."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def closure(requirements: list[str]) -> set[str]:
 
 
 def isolated(folder: Path, *extras: str):
-    """Runs Python where only the requirements without extras, and those of some extras, are to be seen."""
+    """Runs Python with only the base requirements and those of some extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = [
         *project["dependencies"],
@@ -67,7 +67,7 @@ def run_base(tmp_path_factory):
 
 
 def test_translate(run_base, trained):
-    """As the project's own environment translates."""
+    """With the same result as in the full environment."""
     result = run_base("modeling_scratch", "translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
     assert result.returncode == 0, result.stderr
     model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(trained), load_tokenizers(str(trained))
@@ -77,7 +77,7 @@ def test_translate(run_base, trained):
 
 @pytest.mark.slow
 def test_serve(tmp_path, trained):
-    """As far as the address, which is taken."""
+    """Until it binds the address, which is in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = isolated(tmp_path, "text", "serve")("modeling_scratch", "serve", str(trained), "--port", port)
@@ -94,7 +94,7 @@ def test_convert(run_base, make_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_plots_name_what_they_lack(run_base):
+def test_figures_name_the_missing_extra(run_base):
     result = run_base("modeling_scratch", "figures", "architecture")
     assert (result.returncode, result.stderr) == (
         2,
@@ -106,7 +106,7 @@ def test_plots_name_what_they_lack(run_base):
 @pytest.mark.parametrize(
     "command", [["train.py"], ["hub_upload.py", "runs/x", "a/b"], ["train.py", "--dry-run"]], ids=" ".join
 )
-def test_what_is_missing_is_named(run_base, command):
+def test_commands_name_the_missing_extra(run_base, command):
     result = run_base(str(ROOT / command[0]), *command[1:])
     assert result.returncode == 2, result.stderr
     assert re.fullmatch(r"error: this needs \w+, .*pip install 'modeling-scratch\[\w+\]'\n", result.stderr)

@@ -65,7 +65,7 @@ def test_every_command_has_help(command):
     ],
 )
 def test_only_our_commands_import_late(is_command, line, started, tmp_path, monkeypatch):
-    """Everywhere else, importing the package registers the model with the Auto classes."""
+    """Elsewhere, importing the package registers the model with the Auto classes."""
     (tmp_path / "scratch").write_text("import modeling_scratch\n")
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed" / "scratch").write_text("import sys\nfrom modeling_scratch.__main__ import app\n")
@@ -78,20 +78,20 @@ def test_only_our_commands_import_late(is_command, line, started, tmp_path, monk
     assert modeling_scratch._is_command() == is_command
 
 
-def test_the_help_of_training_says_where_keys_are_explained():
+def test_the_help_of_training_names_the_file_that_explains_keys():
     assert "schema.py" in scratch("train", "--help").replace("\n", "")
 
 
 def test_lists_do_not_wait_for_torch():
-    said = run_command("-X", "importtime", "-m", "modeling_scratch", "recipes")
-    assert said.returncode == 0
-    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+    done = run_command("-X", "importtime", "-m", "modeling_scratch", "recipes")
+    assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "typer" in imported
     assert "torch" not in imported
 
 
 def test_help_does_not_wait_for_torch(tmp_path):
-    """In one process, which looks like the installed command."""
+    """In one process that looks like the installed command."""
     (tmp_path / "scratch").write_text(
         "import sys\n"
         "from modeling_scratch.__main__ import app\n"

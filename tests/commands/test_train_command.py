@@ -1,6 +1,5 @@
 """train.py as a process among others: its output, its signals, the files it leaves, the processes it waits for."""
 
-import io
 import os
 import re
 import signal
@@ -8,16 +7,14 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
 from forked import start, start_group
-from train_on_processes import meet_the_others, train_and_die, train_and_report_to_a_full_disk
+from train_on_processes import meet_the_others, train_and_die
 
-from modeling_scratch.commands.cli import print_if_possible
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub import push as hub
 from modeling_scratch.training import log
@@ -28,22 +25,6 @@ SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
-
-
-def test_letters_that_stdout_lacks_are_escaped(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    print_if_possible("Vögel 猫")
-    assert written.getvalue() == b"V\\xf6gel \\u732b\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-def test_a_full_disk_under_the_report_ends_no_run(tmp_path):
-    options = [*SMALL_RUN, *few_sentences(), *SHORT, f"output_dir={tmp_path / 'run'}"]
-    process = start(tmp_path / "stderr", train_and_report_to_a_full_disk, *options)
-    assert process.end() == 0, process.said
-    assert "warning: standard output cannot be written (No space left on device)" in process.said
-    assert (tmp_path / "run" / "model.safetensors").exists()
 
 
 @pytest.fixture
@@ -57,14 +38,6 @@ def pushes(monkeypatch):
         lambda recipe: pushed.append(recipe.hub.repository) or hub.Pushed("https://hub/1", True, "ada/model", "1"),
     )
     return pushed
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-def test_a_full_disk_under_the_report_keeps_no_model_from_the_hub(pushes, tmp_path, monkeypatch):
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
-    assert pushes == ["ada/model"]
 
 
 def test_a_run_ends_with_the_line_that_loads_it(pushes, tmp_path, capsys):

@@ -16,7 +16,7 @@ def test_pairs_are_distinct_and_splits_disjoint(corpus):
         assert len(sentences) == len(set(sentences)) == 11000
 
 
-def test_written_as_text(tmp_path, corpus):
+def test_the_corpus_is_written_to_text_files(tmp_path, corpus):
     write_corpus(tmp_path, 50)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"{split}.{language}" for split in ("test", "train", "validation") for language in ("de", "en")
@@ -26,7 +26,7 @@ def test_written_as_text(tmp_path, corpus):
         assert lines == [pair[language] for pair in corpus["train"][:50]]
 
 
-def test_seed(corpus):
+def test_the_seed_decides(corpus):
     assert make_corpus(50, 5, 5, seed=0)["train"] == corpus["train"][:50]
     assert make_corpus(50, 5, 5, seed=1)["train"] != corpus["train"][:50]
 
@@ -43,14 +43,14 @@ def test_seed(corpus):
         ("our strong birds", {"unsere starken Vögel", "unseren starken Vögeln"}),
     ],
 )
-def test_agreement(corpus, english, german):
+def test_articles_and_adjectives_agree(corpus, english, german):
     found = [pair for pair in corpus["train"] if f"{english} " in f"{pair['en'].lower()[:-1]} "]
     assert found
     for pair in found:
         assert any(form.lower() in pair["de"].lower() for form in german), pair
 
 
-def test_word_order(corpus):
+def test_german_word_order(corpus):
     pairs = [pair for split in corpus.values() for pair in split]
     fronted = [pair["de"] for pair in pairs if pair["de"].startswith("Heute ")]
     assert fronted

@@ -7,6 +7,7 @@ import unicodedata
 import pytest
 import tiktoken
 from datasets import Dataset
+from texts import INVISIBLE, TEXTS
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
@@ -18,25 +19,6 @@ from modeling_scratch.loading import load_config, load_tokenizers, load_translat
 from modeling_scratch.model.batched_generation import clean
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
-TEXTS = [
-    "The dog sees the cat.",
-    "",
-    "a",
-    "Größe, Übermut, naïve façade",
-    "日本語と한국어 и русский",
-    "🎉 👩‍👩‍👧 emoji",
-    "▁ is no space, Ġ neither",
-    "<pad> <s> </s> <unk> are text here",
-    "don't \"quote\" 'this' -- or (that)...",
-    "1234567890 3.14 1,000",
-    "\u0000 control \u200c zero width",
-    " leading and trailing ",
-    "two  spaces, a tab\tand\na line",
-    unicodedata.normalize("NFC", "e\u0301 composed"),
-]
-INVISIBLE = "".join(
-    map(chr, (0xAD, 0x61C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF))
-)
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +58,7 @@ def test_special_tokens(reloaded):
     assert len(reloaded) == vocabulary_size(reloaded) == 400
 
 
-def test_a_word_has_the_same_tokens_wherever_it_stands(reloaded):
-    first, later = reloaded("cat dog").input_ids, reloaded("dog cat").input_ids
-    assert sorted(first) == sorted(later)
-
-
-def test_decomposed_text_is_composed(reloaded):
-    assert reloaded("e\u0301").input_ids == reloaded("\u00e9").input_ids
-
-
-def test_what_is_invisible_changes_no_token(reloaded):
+def test_invisible_characters_change_no_token(reloaded):
     plain = "The old cat sleeps."
     for character in INVISIBLE:
         assert reloaded(f"{character}The o{character}ld cat{character} sleeps.{character}") == reloaded(plain)
@@ -101,8 +74,8 @@ def test_training_is_deterministic(trained_tokenizer):
     assert again.backend_tokenizer.to_str() == trained_tokenizer.backend_tokenizer.to_str()
 
 
-def test_a_word_of_any_length_is_learnt_from_in_pieces():
-    """In time that grows with its length, not with the square: here, all of the word would become a token."""
+def test_training_takes_linear_time_for_very_long_words():
+    """It sees at most 1,000 bytes of a word at once; otherwise the whole word would become a token here."""
     tokenizer = train_tokenizer(iter([["a" * 5000, "b c"] * 2]), 400)
     assert max(map(len, tokenizer.get_vocab())) == 1000
     assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a" * 5000)) == 1  # but encoded whole
@@ -111,7 +84,7 @@ def test_a_word_of_any_length_is_learnt_from_in_pieces():
     assert len(tokenizer) == 400
 
 
-def test_sample_above_a_limit(caplog):
+def test_sentences_above_the_limit_are_sampled(caplog):
     dataset = Dataset.from_dict({"source": [f"s{i}" for i in range(5000)], "target": [f"t{i}" for i in range(5000)]})
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         drawn = []
@@ -126,7 +99,7 @@ def test_sample_above_a_limit(caplog):
     assert total == sum(map(len, batches)) == 5000
 
 
-def test_two_vocabularies(tmp_path, trained_tokenizer):
+def test_two_tokenizers_are_saved_and_loaded(tmp_path, trained_tokenizer):
     target = train_tokenizer(iter([SENTENCES[1::2]]), 350)
     sizes = {"vocab_size": 400, "decoder_vocab_size": 350, "share_encoder_decoder_embeddings": False}
     ScratchConfig(**sizes).save_pretrained(tmp_path)
@@ -175,7 +148,7 @@ def word_level(tmp_path, vocabulary, **special):
     return str(tmp_path)
 
 
-def test_an_existing_id_is_never_reused(tmp_path):
+def test_an_existing_token_is_never_reused_as_a_special_one(tmp_path):
     taken = word_level(tmp_path / "taken", {"u": 0, "a": 1, "<pad>": 2})
     with pytest.raises(ValueError, match=r"has no pad_token, and '<pad>' is taken \(id 2\)"):
         adopt_tokenizer(taken)
@@ -193,7 +166,7 @@ def test_missing_tokens_are_added(tmp_path):
     assert adopted("a").input_ids == [1, 4]
 
 
-def test_a_class_that_sets_its_own_ending(tmp_path):
+def test_adopted_tokenizers_end_with_eos_even_if_their_class_does_otherwise(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "##s"]
     BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(tmp_path / "bert")
     adopted = adopt_tokenizer(str(tmp_path / "bert"))
@@ -202,14 +175,14 @@ def test_a_class_that_sets_its_own_ending(tmp_path):
         assert dict(tokenizer("A cats")) == {"input_ids": [5, 6, 7, tokenizer.eos_token_id], "attention_mask": [1] * 4}
 
 
-def test_another_kind_of_model(tmp_path):
+def test_tokenizers_of_other_kinds_of_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bart"}')
     with pytest.raises(ValueError, match="is a bart model; only scratch and marian models are supported"):
         load_tokenizers(str(tmp_path))
 
 
-def test_code_of_others_is_not_run(tmp_path, monkeypatch):
-    """Whatever stands on standard input, which Transformers asks for consent."""
+def test_remote_code_is_never_run(tmp_path, monkeypatch):
+    """Even if standard input says yes, where Transformers would ask for consent."""
     monkeypatch.setattr("builtins.input", lambda *_: "yes")
     config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -219,8 +192,3 @@ def test_code_of_others_is_not_run(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="contains custom code"):
             load(str(tmp_path))
     assert not (tmp_path / "ran").exists()
-
-
-def test_unknown_name():
-    with pytest.raises(ValueError, match=r"tokenizer\.existing: no/such-tokenizer: no such folder"):
-        adopt_tokenizer("no/such-tokenizer")

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.apps.convert.checking import SearchSettings
+from modeling_scratch.apps.convert.generation_settings import SearchSettings
 from modeling_scratch.apps.web.run_facts import facts_of, records_of
 from modeling_scratch.apps.web.transformersjs import card_of_folder
 from modeling_scratch.hub.card import BEGIN, END, build_card, check_card, license_of, updated_card

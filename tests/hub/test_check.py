@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from modeling_scratch.commands import upload
 from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
-from modeling_scratch.hub.check import check_folder, compare
+from modeling_scratch.hub.check import check_model, compare_results
 from modeling_scratch.training.folder import WEIGHTS
 from modeling_scratch.training.records import run_of
 
@@ -114,7 +114,7 @@ def test_damage_to_a_folder_is_found(how, run, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
     with pytest.raises(ValueError, match=DAMAGE[how]) as error:
-        check_folder(run, copy, run_of(run))
+        check_model(run, copy, run_of(run))
     assert str(copy) not in str(error.value)
 
 
@@ -122,14 +122,14 @@ def test_a_model_that_samples_gives_the_same_results_twice(run):
     config = json.loads((run / "generation_config.json").read_text())
     (run / "generation_config.json").write_text(json.dumps(config | {"do_sample": True, "num_beams": 1}))
     first, second = (probe.observe(str(run), ["The cat sleeps.", "We run."], True) for _ in range(2))
-    compare(first, second)
+    compare_results(first, second)
 
 
 def test_differences_for_a_stranger_are_named():
     author = {"input_ids": [[1]], "decoded": ["a"], "translations": ["b"], "pipeline": ["b"], "logits": torch.zeros(3)}
-    compare(author, author | {"logits": author["logits"] + 1e-7})
+    compare_results(author, author | {"logits": author["logits"] + 1e-7})
     with pytest.raises(ValueError, match=r"gives other pipeline, logits \(by 1\.0e-05\): the code or the files"):
-        compare(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})
+        compare_results(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})
 
 
 @pytest.mark.parametrize("name", ["config.json", "layers.py", "README.md"])
@@ -158,7 +158,7 @@ def test_json_of_another_shape_is_named_before_any_code_is_run(name, content, me
     monkeypatch.delattr(check, "observe_as_a_stranger")
     (tmp_path / "copy").mkdir()
     with pytest.raises(ValueError, match=rf"{name}.*{message}"):
-        check_folder(run, tmp_path / "copy", run_of(run))
+        check_model(run, tmp_path / "copy", run_of(run))
 
 
 def test_a_check_draws_no_random_numbers(run, tmp_path, monkeypatch):
@@ -166,10 +166,10 @@ def test_a_check_draws_no_random_numbers(run, tmp_path, monkeypatch):
     observed = probe.observe(str(run), ["A cat sleeps."], False)
     monkeypatch.setattr(check, "PROBES", ["A cat sleeps."])
     monkeypatch.setattr(check, "observe_as_a_stranger", lambda *_: observed)
-    monkeypatch.setattr(check, "compare", lambda *_: None)
+    monkeypatch.setattr(check, "compare_results", lambda *_: None)
     before = torch.get_rng_state()
     (tmp_path / "copy").mkdir()
-    check_folder(run, tmp_path / "copy", None)
+    check_model(run, tmp_path / "copy", None)
     assert torch.equal(torch.get_rng_state(), before)
 
 

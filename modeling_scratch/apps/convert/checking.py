@@ -1,12 +1,7 @@
-"""
-A model's generation settings, for runtimes that have no `generate()`.
-
-What every conversion does: copy tokenizers, compare the result with the original.
-"""
+"""What the conversions share: loading the original, copying its tokenizers, comparing the result with it."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,83 +9,45 @@ from torch import nn
 from transformers import MarianMTModel, PreTrainedModel
 from transformers.utils import cached_file
 
-from ...commands.cli import print_if_possible
 from ...errors import UserError
 from ...loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
+from .generation_settings import read_search
 from .marian import widen
 
 logger = logging.getLogger(__name__)
 
-# Settings that none of the target runtimes has.
-NEEDS_GENERATE = ("do_sample", "forced_bos_token_id", "forced_eos_token_id")
-NEEDS_GENERATE += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
-NEEDS_GENERATE += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty")
-NEEDS_GENERATE += ("force_words_ids", "constraints", "penalty_alpha", "dola_layers", "token_healing")
-NEEDS_GENERATE += ("watermarking_config",)
-
-
-def as_list(ids: int | list[int] | None) -> list[int]:
-    """The ids in a field that may hold one token id, several or none."""
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """How `generate()` searches by default. Lengths count new tokens, including the end token."""
-
-    start: int | None
-    num_beams: int
-    length_penalty: float
-    early_stopping: bool | str
-    shortest: int
-    longest: int
-    ends: list[int]
-    banned: list[list[int]]  # sequences of tokens that must not occur
-
-
-def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
-    """How a model searches, according to its generation config and the limit of its positions."""
-    generation, config = model.generation_config, model.config
-    # `max_length` and `min_length` count the start token. The default is 20 new tokens.
-    longest = generation.max_new_tokens or (generation.max_length or 21) - 1
-    if config.position_embedding_type == "learned":
-        longest = min(longest, config.max_position_embeddings)
-    start = generation.decoder_start_token_id
-    ends = as_list(generation.eos_token_id) or as_list(config.eos_token_id)
-    # As `generate()` does, which never bans the end by bad_words_ids.
-    bad_words = [words for words in generation.bad_words_ids or [] if words not in [[end] for end in ends]]
-    return SearchSettings(
-        start=config.decoder_start_token_id if start is None else start,
-        num_beams=generation.num_beams or 1,
-        length_penalty=1.0 if generation.length_penalty is None else generation.length_penalty,
-        early_stopping=generation.early_stopping or False,
-        shortest=generation.min_new_tokens or max(0, (generation.min_length or 0) - 1),
-        longest=longest,
-        ends=ends,
-        banned=[*bad_words, *([token] for token in generation.suppress_tokens or [])],
-    )
-
-
-def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
-    """Warn about a generation config's settings that `where` leaves out: those in `NEEDS_GENERATE` and `more`."""
-    neutral = {"repetition_penalty": 1.0}
-    values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
-    found = [name for name, value in values.items() if value and value != neutral.get(name)]
-    if found:
-        logger.warning(f"{where} leaves out the generation settings {', '.join(found)}")
-
-
 LARGEST_DIFFERENCE = 1e-4  # between logits, in float32
+
+
+def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
+    """
+    Convert a model and its tokenizers to a new folder.
+
+    Args:
+        src: a folder or Hub name with a model of type `model_type`.
+        convert: takes the model and returns the converted one.
+
+    Returns:
+        The largest difference of logits, as from `verify`.
+    """
+    read = load_model(src, model_type)
+    converted = convert(read)
+    converted.save_pretrained(folder)
+    config = converted.config
+    both = config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
+    carry_tokenizers(src, folder, both)
+    scratch = read if model_type == ScratchConfig.model_type else converted
+    return verify(read, load_translator(str(folder)), scratch.config)
 
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
     """The translator in a folder or on the Hub, in its own dtype. UserError if it has another type or lacks weights."""
     config = load_config(name)
     if config.model_type != model_type:
-        raise UserError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
+        raise UserError(f"{name} is a {config.model_type} model; this command needs a {model_type} model")
     return load_translator(name)
 
 
@@ -99,15 +56,15 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
     Copy the tokenizers of a model folder or Hub name to a folder. Warn if there are none.
 
     Args:
-        both: one that is shared is written for each side, as a model with two embeddings needs it.
+        both: write a shared tokenizer for each side, as a model with two embeddings needs.
     """
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     found = [file for file in TOKENIZER_FILES if cached_file(name, file, **quiet)]
     if not found:
-        logger.warning(f"{name} has no tokenizer, so the converted model has none either")
+        logger.warning(f"{name} has no tokenizer, so neither has the converted model")
         return
     if "source.spm" in found:
-        import sentencepiece  # noqa: F401, from an extra of this package; first, so that the error names the extra
+        import sentencepiece  # noqa: F401, so that an error names the extra that installs it
     limit = getattr(load_config(name), "max_position_embeddings", None)
     source, target = load_tokenizers(name)
     save_tokenizers(source, target, folder, limit)
@@ -118,7 +75,7 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
 @torch.inference_mode()
 def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     """
-    Print and return the largest difference between two models' logits, in float32, on random right-padded ids.
+    The largest difference between two models' logits, in float32, on random right-padded ids.
 
     Args:
         read, written: take input_ids, attention_mask and decoder_input_ids; return logits, or outputs that have them.
@@ -138,25 +95,22 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (read, written)]
     outputs = [model.eval()(**inputs) for model in models]
     first, second = (getattr(output, "logits", output) for output in outputs)
-    difference = (first - second).abs().max().item()
-    largest = first.abs().max().item()
-    found = f"{difference:.1e} (of logits up to {largest:.1f})"
-    print_if_possible(f"largest logit difference on random ids, in float32: {found}")
-    _check_difference(difference, "logits")
-    return difference
+    return _checked((first - second).abs().max().item(), "logits")
 
 
 Scorer = Callable[[list[list[int]], list[list[int]]], list[list[float]]]
 
 
-def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> None:
+def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> float:
     """
-    Print the largest difference between the two models' log-probabilities of random tokens. UserError if it is too
-    large.
+    The largest difference between two models' log-probabilities of random tokens, in float32.
 
     Args:
         scorer: takes the tokens of sources and targets; returns the converted model's log-probabilities of each
             target's tokens and of the end token after them.
+
+    Raises:
+        UserError: the difference is above `LARGEST_DIFFERENCE`.
     """
     config, search, random = model.config, read_search(model), torch.Generator().manual_seed(0)
     lengths = [max(1, min(length, config.max_position_embeddings - 1)) for length in (48, 7, 1)]
@@ -175,25 +129,13 @@ def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> Non
             ).logits[0]
         expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
         difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
-    print_if_possible(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
-    _check_difference(difference, "log-probabilities")
+    return _checked(difference, "log-probabilities")
 
 
-def _check_difference(difference: float, what: str) -> None:
+def _checked(difference: float, what: str) -> float:
     if not difference <= LARGEST_DIFFERENCE:  # also if it is NaN
         raise UserError(
-            f"the conversion went wrong: {what} differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
+            f"the conversion failed: {what} differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
             "nothing was written"
         )
-
-
-def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
-    """Write a converted model folder. Returns the largest difference that `verify` found."""
-    read = load_model(src, model_type)
-    converted = convert(read)
-    converted.save_pretrained(folder)
-    config = converted.config
-    both = config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
-    carry_tokenizers(src, folder, both)
-    scratch = read if model_type == ScratchConfig.model_type else converted
-    return verify(read, load_translator(str(folder)), scratch.config)
+    return difference

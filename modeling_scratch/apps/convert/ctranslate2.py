@@ -1,7 +1,4 @@
-"""
-Conversion to CTranslate2 (https://opennmt.net/CTranslate2), a C++ runtime for translation with 8-bit weights: which
-configs it can express, the weights under its names, the folder, and the scores of a converted model.
-"""
+"""Conversion to CTranslate2 (https://opennmt.net/CTranslate2), a C++ runtime for translation with 8-bit weights."""
 
 import json
 import shutil
@@ -18,7 +15,8 @@ from ...errors import UserError
 from ...loading import load_tokenizers, vocabulary_size
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
-from .checking import as_list, carry_tokenizers, load_model, read_search, verify_scores, warn_of_settings
+from .checking import carry_tokenizers, load_model, verify_scores
+from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights, misfits
 
 SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
@@ -44,7 +42,7 @@ _LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
-    """The fields of a config that CTranslate2 cannot express, each with the value needed."""
+    """The fields of a config that CTranslate2 cannot express, each with the value that it needs."""
     positions = ("sinusoidal", "learned", "rotary")
     needed = {"activation_function": _ACTIVATIONS, "position_embedding_type": positions, "share_layers": [False]}
     obstacles = misfits(config, needed)
@@ -66,8 +64,8 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
     """
     if (size := vocabulary_size(tokenizer)) > rows:
         raise UserError(
-            f"the {side} tokenizer has {size} ids and its embedding {rows} rows; put the tokenizer that "
-            "the model was trained with beside it"
+            f"the {side} tokenizer has {size} ids and its embedding {rows} rows; use the tokenizer that the model was "
+            "trained with"
         )
     # Ids below `size` may have no token either, as in some of tiktoken's encodings.
     tokens = [*tokenizer.convert_ids_to_tokens(range(size)), *[None] * (rows - size)]
@@ -179,8 +177,8 @@ def to_ctranslate2(
 
 def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
     """
-    Write the model's generation settings as arguments of CTranslate2's translate_batch. A warning names those that have
-    no counterpart.
+    Write the model's generation settings as arguments of CTranslate2's translate_batch, with a warning of those that it
+    lacks.
     """
     search = read_search(model)
     warn_of_settings(model, _LEFT_OUT, SETTINGS)
@@ -217,13 +215,16 @@ class CTranslate2Scorer:
         return [result.log_probs for result in found]
 
 
-def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") -> None:
+def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") -> float:
     """
     Write a model for CTranslate2's Translator to a new folder, with its generation settings and tokenizers.
 
     Args:
         name: a model folder or Hub name.
         quantization: type of the stored weights, by CTranslate2's name.
+
+    Returns:
+        The largest difference of log-probabilities from the original, before quantization.
 
     Raises:
         UserError: CTranslate2 cannot express the model, or its results differ from the original's.
@@ -240,6 +241,7 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
         folder.mkdir()
         spec.save(str(folder))
         if each == "float32":
-            verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
+            difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     write_settings(model, vocabularies[1], folder)
     carry_tokenizers(name, folder)
+    return difference

@@ -1,9 +1,6 @@
 """
-A translator as two ONNX graphs, for runtimes without PyTorch: one encodes a sentence, one decodes a step of its
+A translator as two ONNX graphs, for runtimes without PyTorch: one encodes a sentence, the other decodes one step of its
 translation with cached keys and values.
-
-A translator as two ONNX graphs that transformers.js runs as if they were a BART model's: they take batches, their
-tensors have BART's names, and the decoder's cache has one tensor for each layer's keys and one for its values.
 """
 
 import logging
@@ -17,14 +14,14 @@ import torch
 from torch import nn
 
 from ...model.modeling_scratch import ScratchForConditionalGeneration
-from .checking import SearchSettings
+from .generation_settings import SearchSettings
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-_SMALL = 1024  # numbers in a matrix that is not worth quantizing
+_SMALL = 1024  # matrices with fewer numbers are not worth quantizing
 
 
 class EncoderGraph(nn.Module):
-    """Encodes sentences, up to the keys and values that the decoder attends to."""
+    """Encodes sentences, and projects them to the keys and values of cross-attention."""
 
     def __init__(self, model: ScratchForConditionalGeneration):
         super().__init__()
@@ -49,7 +46,7 @@ class EncoderGraph(nn.Module):
 
 
 class _StepCache:
-    """Stands in for the decoder's cache in a graph: reads keys and values from tensors, and collects new ones."""
+    """Replaces the decoder's cache in a graph: reads keys and values from tensors, and collects new ones."""
 
     def __init__(self, past: Sequence[torch.Tensor], source: Sequence[torch.Tensor]):
         self.past, self.collected = past, []
@@ -84,7 +81,7 @@ class DecoderGraph(nn.Module):
         Args:
             input_ids: the last token of each hypothesis, (hypotheses, 1).
             past: keys and values of self-attention, (2 * decoder_layers, hypotheses, heads, past_length, head_dim).
-            source: what the encoder's graph returned, (2 * decoder_layers, 1, heads, source_length, head_dim).
+            source: the output of the encoder's graph, (2 * decoder_layers, 1, heads, source_length, head_dim).
 
         Returns:
             Log-probabilities of the next token, (hypotheses, vocabulary); `past` with the new token; and the weights of
@@ -112,7 +109,7 @@ class DecoderGraph(nn.Module):
             cross-attention, (rows, heads, source_length).
         """
         cache = _StepCache(past, source)
-        # The decoder reads only the shape of the encoder's states, since it has their keys and values already.
+        # The decoder reads only the shape of the encoder's states, since it already has their keys and values.
         shape = (input_ids.shape[0], source[0].shape[2], self.decoder.config.d_model)
         outputs = self.decoder(
             input_ids=input_ids,
@@ -162,11 +159,11 @@ def write_graph(
     dynamic: list[dict[int, torch.export.Dim] | tuple[dict[int, torch.export.Dim], ...]],
 ) -> None:
     """Write a graph whose inputs have these names, examples and dynamic sizes (a tuple of them for `*inputs`)."""
-    # From an extra of this package; the exporter needs both.
+    # Both are needed by the exporter; an extra of this package installs them.
     import onnx
     import onnxscript  # noqa: F401
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages that are not needed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of missing packages that are not needed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -182,7 +179,7 @@ def write_graph(
         )
     model = onnx.load(path)
     for noted in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
-        noted.ClearField("metadata_props")  # the source files on this machine that each node came from
+        noted.ClearField("metadata_props")  # source files on this machine
         noted.ClearField("doc_string")
     model.graph.ClearField("value_info")
     onnx.save(model, path)
@@ -190,9 +187,9 @@ def write_graph(
 
 def quantize_weights(path: Path) -> None:
     """
-    Store the matrices of a graph in 8 bits, with one scale for each row or column, whichever is more accurate. The
+    Store the matrices of a graph in 8 bits, with one scale per row or per column, whichever is more accurate. The
     computation stays in float32: each matrix is stored as a product of constants, which runtimes compute when they load
-    the graph. A DequantizeLinear would run at each step unless they are told otherwise (ONNX Runtime 1.30).
+    the graph. A DequantizeLinear would run at each step by default (ONNX Runtime 1.30).
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -251,112 +248,4 @@ class OnnxScorer:
             inputs = {"input_ids": np.array([[token]]), "past": past, "source": read}
             log_probs, past, _ = self.decoder.run(None, inputs)
             found.append(float(log_probs[0, following]))
-        return found
-
-
-ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
-
-
-class BatchEncoderGraph(EncoderGraph):
-    """Encodes padded sentences. The batch dimension comes first, as transformers.js expects of any encoder output."""
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """
-        Args:
-            input_ids, attention_mask: (sentences, source_length).
-
-        Returns:
-            Keys and values of cross-attention, (sentences, 2 * decoder_layers, heads, source_length, head_dim).
-        """
-        return super().forward(input_ids, attention_mask).transpose(0, 1)
-
-
-class BatchDecoderGraph(DecoderGraph):
-    """
-    One greedy step for several sentences. transformers.js continues until all rows end at the same step, so a row that
-    has ended repeats its end token.
-    """
-
-    def __init__(self, model: ScratchForConditionalGeneration, ends: list[int]):
-        super().__init__(model)
-        is_end = torch.zeros(model.config.target_vocab_size, dtype=torch.bool)
-        is_end[ends] = True
-        self.register_buffer("is_end", is_end)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        encoder_attention_mask: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        *past: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        """
-        Args:
-            input_ids: the last token of each row, (rows, 1).
-            encoder_attention_mask: (rows, source_length).
-            encoder_hidden_states: what the encoder's graph returned.
-            past: each layer's keys, followed by its values, (rows, heads, past_length, head_dim) each.
-
-        Returns:
-            Logits of the next token, (rows, 1, vocabulary), and `past` with the new token.
-        """
-        logits, present, _ = self.step(input_ids, past, encoder_hidden_states.unbind(1), encoder_attention_mask)
-        is_later = torch.arange(past[0].shape[2] + 1)[-1:] > 0  # the start token may be an end token
-        has_ended = self.is_end[input_ids] & is_later  # (rows, 1)
-        logits = logits.masked_fill(has_ended & ~self.is_end, torch.finfo(logits.dtype).min)
-        return logits[:, None], *present
-
-
-def cache_names(prefix: str, layers: int) -> list[str]:
-    """The names of the decoder's cache tensors, with the prefix of inputs (past_key_values) or outputs (present)."""
-    return [f"{prefix}.{layer}.decoder.{each}" for layer in range(layers) for each in ("key", "value")]
-
-
-@torch.no_grad()
-def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder: Path, search: SearchSettings) -> None:
-    """Write both graphs of a float32 model to a folder."""
-    config = model.config
-    heads, size = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
-    layers = config.decoder_layers
-    # transformers.js begins with a cache in which batch_size is known and every other named size is 0.
-    rows, past, source = map(torch.export.Dim, ("batch_size", "past_sequence_length", "encoder_sequence_length"))
-    # Example sizes must differ from each other and from 1, or the exporter takes them to be equal or constant.
-    ids, mask = torch.zeros(3, 5, dtype=torch.long), torch.ones(3, 5, dtype=torch.long)
-    write_graph(
-        BatchEncoderGraph(model),
-        folder / ENCODER,
-        {"input_ids": ids, "attention_mask": mask},
-        ["last_hidden_state"],
-        [{0: rows, 1: source}] * 2,
-    )
-    inputs = {
-        "input_ids": ids[:, :1],
-        "encoder_attention_mask": mask,
-        "encoder_hidden_states": torch.zeros(3, 2 * layers, heads, 5, size),
-    }
-    cache = {name: torch.zeros(3, heads, 4, size) for name in cache_names("past_key_values", layers)}
-    write_graph(
-        BatchDecoderGraph(model, search.ends),
-        folder / DECODER,
-        inputs | cache,
-        ["logits", *cache_names("present", layers)],
-        [{0: rows}, {0: rows, 1: source}, {0: rows, 3: source}, ({0: rows, 2: past},) * len(cache)],
-    )
-
-
-class TransformersjsScorer(OnnxScorer):
-    """Scores given tokens with these graphs."""
-
-    names = (ENCODER, DECODER)
-
-    def _score(self, source: list[int], target: list[int]) -> list[float]:
-        ids, found = np.array([source]), []
-        mask = np.ones_like(ids)
-        (read,) = self.encoder.run(None, {"input_ids": ids, "attention_mask": mask})
-        names = cache_names("past_key_values", read.shape[1] // 2)
-        cache = [np.zeros((1, read.shape[2], 0, read.shape[4]), dtype=read.dtype)] * len(names)
-        for token, following in zip([self.start_token, *target], [*target, self.end_token], strict=True):
-            inputs = {"input_ids": np.array([[token]]), "encoder_attention_mask": mask, "encoder_hidden_states": read}
-            logits, *cache = self.decoder.run(None, inputs | dict(zip(names, cache, strict=True)))
-            found.append(float(torch.from_numpy(logits[0, 0]).log_softmax(dim=-1)[following]))
         return found

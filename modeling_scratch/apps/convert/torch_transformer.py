@@ -1,10 +1,9 @@
 """
 Conversion from and to torch.nn.Transformer, which packs the query, key and value projections into one matrix.
 
-torch.nn.Transformer consists of the layers only. Each user writes the embeddings, positions and output projection
-around it. `TorchTranslator` does so with the names of PyTorch's translation tutorial.
-
-Reading the state dict of a translator around torch.nn.Transformer: which tensor is which, the config they imply.
+torch.nn.Transformer has only the layers; everyone writes the embeddings, positions and output projection around it.
+`TorchTranslator` does so with the names of PyTorch's translation tutorial. To read someone else's state dict, its
+tensors are renamed to those of a `TorchTranslator`.
 """
 
 import math
@@ -201,12 +200,14 @@ def to_torch(model: ScratchForConditionalGeneration) -> TorchTranslator:
     return translator.train(model.training)
 
 
+# -- reading a state dict ----------------------------------------------------------------------------------------------
+
 _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
 
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
-    """The state dict in a file written by torch.save. UserError if it holds anything else; no code in it is run."""
-    with reading(path, "not a state dict written by torch.save (save model.state_dict(), not the model): "):
+    """The state dict in a file saved by torch.save. UserError if it holds anything else; no code in it is run."""
+    with reading(path, "not a state dict saved by torch.save (save model.state_dict(), not the model): "):
         state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
@@ -247,7 +248,7 @@ def read_torch(
     """
     if wrong := [str(name) for name, value in state.items() if not (isinstance(name, str) and _is_dense(value))]:
         raise UserError(
-            f"not a state dict: {_listed(wrong)} is not a tensor with values; give what a model's state_dict() returns"
+            f"not a state dict: {_listed(wrong)} is not a dense tensor; save the result of model.state_dict()"
         )
     prefix = _find_prefix(state)
     names = {
@@ -264,14 +265,14 @@ def read_torch(
     d_model, read = state[prefix + _PACKED].shape[-1], set(names.values())
     if unread := [name for name in state if name not in read and not _is_sinusoidal(state[name], d_model)]:
         raise UserError(
-            f"nothing in a Scratch model corresponds to {_listed(unread)}. A table of positions is recognized by its "
-            "values if it holds the paper's alternating sines and cosines; learned positions are not converted"
+            f"a Scratch model has no counterpart of {_listed(unread)}. Tables of the paper's alternating sines and "
+            "cosines are recognized and left out; learned positions cannot be converted"
         )
     renamed = {ours: state[theirs] for ours, theirs in names.items()}
     dtypes = {weight.dtype for weight in renamed.values()}
     if len(dtypes) > 1 or not renamed[GENERATOR].is_floating_point():
         raise UserError(
-            f"the weights must all be of one floating dtype, not {', '.join(sorted(map(str, dtypes)))}; save "
+            f"the weights must all have the same floating-point dtype, not {', '.join(sorted(map(str, dtypes)))}; save "
             "model.float().state_dict()"
         )
     translator = TorchTranslator(implied_config(renamed, **settings)).to(renamed[SOURCE_EMBEDDING].dtype)
@@ -341,7 +342,9 @@ def _find_prefix(state: Mapping[str, torch.Tensor]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UserError(f"the weights hold several torch.nn.Transformer: {', '.join(map(repr, found))}; save one")
+        raise UserError(
+            f"the state dict contains several torch.nn.Transformer: {', '.join(map(repr, found))}; save one"
+        )
     raise UserError(
         f"there is no {_PACKED}, so these are not the weights of a torch.nn.Transformer; the first names are "
         f"{', '.join(list(state)[:3]) or 'none'}"
@@ -359,7 +362,7 @@ def _find(state: Mapping[str, torch.Tensor], given: str, what: str) -> str:
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether a value is a tensor with an element for each place, and at least one dimension."""
+    """Whether a value is a dense tensor with at least one dimension."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta and value.ndim > 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...data.sources import load_split
 from ...data.tokenizer import texts
 from ...errors import UserError
-from ...metrics import MOST_RESAMPLED, NORMALIZED, RESAMPLES, as_compared, bleu_options, scores_in, title_of
+from ...metrics import MOST_RESAMPLED, NORMALIZED, RESAMPLES, bleu_options, normalized, scores_in, title_of
 from ...recipe.reading import WITHOUT_EFFECT, flat_recipe
 from ...training.folder import RECIPE, read_translations, scored_set
 from ...training.records import RunRecords
@@ -266,7 +266,7 @@ def bleu_significance(
         raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
     if not 1 < len(first) <= MOST_RESAMPLED:
         raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
-    (first, other, references), normalized = as_compared(first, other, references)
+    (first, other, references), suffix = normalized(first, other, references)
     systems = [("first", first), ("other", other)]
     signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
     before, after = results["BLEU"]
@@ -278,4 +278,4 @@ def bleu_significance(
             )
     # sacreBLEU gives identical translations the lowest p-value there is.
     p_value = 1.0 if after.score == before.score else float(after.p_value)
-    return float(after.score - before.score), p_value, str(signatures["BLEU"]) + normalized
+    return float(after.score - before.score), p_value, str(signatures["BLEU"]) + suffix

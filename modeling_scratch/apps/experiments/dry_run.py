@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from ...data.global_batches import BatchShare, EpochBatches
+from ...data.batches import BatchShare, EpochBatches
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import recipe_text
 from ...recipe.schema import Recipe

@@ -25,8 +25,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from ...data.local_files import check_file, read_lines
 from ...data.sources import load_pairs, source_of
-from ...data.tables import check_file, read_lines
 from ...data.tokenizer import texts
 from ...errors import Stopped, UserError
 from ...files import one_line, read_json, sha256, write_lines, write_whole

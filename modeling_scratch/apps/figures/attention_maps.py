@@ -75,7 +75,7 @@ def token_labels(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str
 
 def _check_length(what: str, length: int) -> None:
     if length > MOST_TOKENS:
-        raise UserError(f"the {what} has {length} tokens; a map of more than {MOST_TOKENS} cannot be read")
+        raise UserError(f"the {what} has {length} tokens; a map of more than {MOST_TOKENS} would be unreadable")
 
 
 @torch.inference_mode()
@@ -212,7 +212,7 @@ def parse_layer(text: str) -> int | None:
     if text in ("all", "last"):
         return None if text == "all" else 0
     if not text.isdecimal() or int(text) == 0:
-        raise UserError(f"--layer is {text!r}; it must be 'last', 'all', or a number, counted from 1")
+        raise UserError(f"--layer must be 'last', 'all' or a number counted from 1, not {text!r}")
     return int(text)
 
 
@@ -230,7 +230,7 @@ def save_attention(maps: AttentionMaps, folder: Path, layer: int | None) -> list
     for kind, (field, _, _) in KINDS.items():
         depth = len(getattr(maps, field))
         if layer is not None and layer > depth:
-            raise UserError(f"--layer is {layer}, but {kind} has {depth} layers; 'all' draws every layer")
+            raise UserError(f"--layer is {layer}, but {kind} has only {depth} layers")
         chosen += [(kind, each) for each in ([layer or depth] if layer is not None else range(1, depth + 1))]
     return [
         save(attention_figure(maps, kind, each), folder / f"{kind.replace(' ', '-')}-layer-{each}.png")

@@ -1,8 +1,4 @@
-"""
-Describes an exported model: languages, search settings, examples, and the facts that a page shows.
-
-Exports a model as a page that translates in the browser: a folder for any static server, or a single file.
-"""
+"""Exports a model as a page that translates in the browser: a folder for any static server, or a single file."""
 
 import base64
 import gzip
@@ -14,21 +10,102 @@ from typing import Any
 
 import torch
 
-from ...commands.cli import explained_import
-from ...errors import UserError, as_user_error
+from ...errors import UserError, as_user_error, explained_import
 from ...files import temporary_folder
 from ...inference.alignments import alignment_heads
 from ...languages import language_name
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
-from ..convert.checking import SearchSettings, load_model, read_search, verify_scores, warn_of_settings
+from ..convert.checking import load_model, verify_scores
+from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from .runtime import FOLDER, MODULES, PACKAGES, WASM, licenses, runtime_files
 from .tokenizers import EXPORTED_FILES, write_tokenizers
 
-# Settings of `generate()` that no export supports, in addition to `NEEDS_GENERATE`.
+PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
+_WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
+LICENSES = f"{FOLDER}/LICENSES"
+# Settings of `generate()` that no export supports, besides `NEEDS_GENERATE`.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
+
+
+@torch.no_grad()
+def export_page(name: str, folder: Path, quantize: bool = False, license: str | None = None) -> float:
+    """
+    Write a model's page to a new folder.
+
+    Args:
+        name: a model folder or Hub name.
+        quantize: store 8-bit weights.
+        license: the model's; None: the one that its folder states.
+
+    Returns:
+        The largest difference of log-probabilities between the graphs in float32 and the model.
+
+    Raises:
+        UserError: the tokenizer is of another kind, the graphs differ from the model, or the runtime is unavailable.
+    """
+    model = load_model(name, ScratchConfig.model_type).float().eval()
+    runtime = runtime_files()  # first, since fetching them may fail
+    folder.mkdir()
+    two, languages = write_tokenizers(name, folder, "a page")
+    described = describe_model(model, name, languages, quantize, license)
+    export_graphs(model, folder)
+    difference = verify_scores(model, OnnxScorer(folder, read_search(model)))
+    if quantize:
+        for graph in (ENCODER, DECODER):
+            quantize_weights(folder / graph)
+    (folder / FOLDER).mkdir()
+    for path in runtime:
+        shutil.copyfile(path, folder / FOLDER / path.name)
+    (folder / LICENSES).write_text(licenses(), encoding="utf-8")
+    page = files(__package__) / "page"
+    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
+        (folder / file).write_bytes((page / file).read_bytes())
+    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
+    modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
+    wasm = f"{FOLDER}/{WASM}"
+    needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]
+    described |= {"hasTargetTokenizer": two, "modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
+    described["bytes"] = sum((folder / file).stat().st_size for file in needed)
+    (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return difference
+
+
+def export_one_file(name: str, path: Path, quantize: bool = False) -> float:
+    """Write a model's page as a single file, which needs no server. Otherwise like `export_page`."""
+    with temporary_folder(path.parent) as temporary:
+        folder = temporary / "page"
+        difference = export_page(name, folder, quantize)
+        needed = read_described(folder)["files"]
+        packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}
+        style, script = ((folder / file).read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
+        text = (folder / PAGE).read_text(encoding="utf-8")
+        replacements = {
+            f'<link rel="stylesheet" href="{STYLE}">': f"<style>\n{style}</style>",
+            f'<script type="module" src="{SCRIPT}"></script>': (
+                f'<script id="files" type="application/json">{json.dumps(packed)}</script>\n'
+                f'<script type="module">\n{script}</script>'
+            ),
+            "script-src 'self'": "script-src 'unsafe-inline'",
+            "style-src 'self'": "style-src 'unsafe-inline'",
+            "connect-src 'self'; ": "",
+        }
+        for old, new in replacements.items():
+            assert old in text, old
+            text = text.replace(old, new, 1)
+        path.write_text(text, encoding="utf-8")
+    return difference
+
+
+def read_described(folder: Path) -> dict[str, Any]:
+    """The description of the model in a page's folder; see `describe_model`."""
+    return json.loads((folder / MODEL).read_text(encoding="utf-8"))
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def describe_model(
@@ -44,7 +121,7 @@ def describe_model(
     Args:
         name: the folder or Hub name of the model.
         languages: codes of source and target; empty: unknown.
-        license: the model's; None: as its folder says.
+        license: the model's; None: the one that its folder states.
 
     Raises:
         UserError: the model has no end token or start token, or lacks the alignment heads that its generation config
@@ -72,7 +149,7 @@ def describe_model(
 
 
 def describe_origin(name: str, languages: list[str], license: str | None = None) -> dict[str, Any]:
-    """A model's languages, examples, and the facts that its run recorded. Arguments as in `describe_model`."""
+    """A model's languages, examples, and the facts recorded by its run. Arguments as in `describe_model`."""
     try:
         from .run_facts import examples_of, facts_of, records_of
     except ModuleNotFoundError as error:
@@ -95,11 +172,11 @@ def exported_search(
     model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool
 ) -> SearchSettings:
     """
-    A model's search settings, for an export. Warns of those that the export leaves out.
+    A model's search settings, for an export, with a warning of those that the export leaves out.
 
     Args:
         name: the folder or Hub name of the model.
-        where: what is exported, for messages.
+        where: the kind of export, for messages.
         keeps_phrases: whether the export can ban sequences of several tokens.
 
     Raises:
@@ -126,81 +203,3 @@ def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool)
         ("Model", f"Transformer with {count:,} parameters, {weights}"),
         ("Runs on", ", ".join(f"{each.name} {each.version} ({each.license})" for each in PACKAGES)),
     ]
-
-
-PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
-_WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
-LICENSES = f"{FOLDER}/LICENSES"
-
-
-@torch.no_grad()
-def export_page(name: str, folder: Path, quantize: bool = False, license: str | None = None) -> None:
-    """
-    Write a model's page to a new folder.
-
-    Args:
-        name: a model folder or Hub name.
-        quantize: store 8-bit weights.
-        license: the model's; None: as its folder says.
-
-    Raises:
-        UserError: the tokenizer is of another kind, the graphs differ from the model, or the runtime is unavailable.
-    """
-    model = load_model(name, ScratchConfig.model_type).float().eval()
-    runtime = runtime_files()  # first, since fetching them may fail
-    folder.mkdir()
-    two, languages = write_tokenizers(name, folder, "a page")
-    described = describe_model(model, name, languages, quantize, license)
-    export_graphs(model, folder)
-    verify_scores(model, OnnxScorer(folder, read_search(model)))
-    if quantize:
-        for graph in (ENCODER, DECODER):
-            quantize_weights(folder / graph)
-    (folder / FOLDER).mkdir()
-    for path in runtime:
-        shutil.copyfile(path, folder / FOLDER / path.name)
-    (folder / LICENSES).write_text(licenses(), encoding="utf-8")
-    page = files(__package__) / "page"
-    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
-        (folder / file).write_bytes((page / file).read_bytes())
-    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
-    modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
-    wasm = f"{FOLDER}/{WASM}"
-    needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]
-    described |= {"hasTargetTokenizer": two, "modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
-    described["bytes"] = sum((folder / file).stat().st_size for file in needed)
-    (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
-    """Write a model's page as a single file, which needs no server. Arguments and errors as in `export_page`."""
-    with temporary_folder(path.parent) as temporary:
-        folder = temporary / "page"
-        export_page(name, folder, quantize)
-        needed = read_described(folder)["files"]
-        packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}
-        style, script = ((folder / file).read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
-        text = (folder / PAGE).read_text(encoding="utf-8")
-        replacements = {
-            f'<link rel="stylesheet" href="{STYLE}">': f"<style>\n{style}</style>",
-            f'<script type="module" src="{SCRIPT}"></script>': (
-                f'<script id="files" type="application/json">{json.dumps(packed)}</script>\n'
-                f'<script type="module">\n{script}</script>'
-            ),
-            "script-src 'self'": "script-src 'unsafe-inline'",
-            "style-src 'self'": "style-src 'unsafe-inline'",
-            "connect-src 'self'; ": "",
-        }
-        for old, new in replacements.items():
-            assert old in text, old
-            text = text.replace(old, new, 1)
-        path.write_text(text, encoding="utf-8")
-
-
-def read_described(folder: Path) -> dict[str, Any]:
-    """The description of the model in a page's folder; see `describe_model`."""
-    return json.loads((folder / MODEL).read_text(encoding="utf-8"))
-
-
-def _packed(content: bytes) -> str:
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode()

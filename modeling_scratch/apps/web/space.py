@@ -10,7 +10,7 @@ from huggingface_hub.utils import yaml_dump
 
 from ...files import temporary_folder
 from ...hub.card import license_of
-from ...hub.markdown import hub_link
+from ...hub.card_markdown import hub_link
 from ...hub.push import (
     Prepared,
     Pushed,

@@ -18,7 +18,7 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
 
     Args:
         name: a model folder or Hub name.
-        where: what is exported, for messages.
+        where: the kind of export, for messages.
 
     Returns:
         Whether source and target have separate tokenizers, and the language codes of both; empty: unknown.
@@ -31,20 +31,18 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
     two = target is not source
     for part, tokenizer in ((folder, source), (folder / TARGET_FOLDER, target))[: 2 if two else 1]:
         if not (part / "tokenizer.json").is_file():
-            raise UserError(
-                f"{name}: its tokenizer has no tokenizer.json, which {where} needs (it is of another library)"
-            )
+            raise UserError(f"{name}: its tokenizer is not of the tokenizers library, so {where} cannot use it")
         for path in part.iterdir():
             if path.is_file() and path.name not in EXPORTED_FILES:
                 path.unlink()
-        _say_whether_spaces_are_cleaned(part / "tokenizer_config.json", tokenizer)
+        _write_whether_spaces_are_cleaned(part / "tokenizer_config.json", tokenizer)
     return two, named_languages(source)
 
 
-def _say_whether_spaces_are_cleaned(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+def _write_whether_spaces_are_cleaned(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    Write to a tokenizer's config what Python's decoder does with spaces before punctuation: without a setting, that of
-    JavaScript removes them, and Python's ignores some settings.
+    Write to a tokenizer's config whether Python's decoder removes spaces before punctuation. JavaScript's does so by
+    default, and Python's ignores some settings.
     """
     ids = tokenizer("a ! b 's", add_special_tokens=False).input_ids
     cleans = tokenizer.decode(ids) != tokenizer.decode(ids, clean_up_tokenization_spaces=False)

@@ -1,10 +1,16 @@
-"""Exports a model as a folder that transformers.js loads."""
+"""
+Exports a model as a folder that transformers.js loads.
+
+transformers.js runs the two ONNX graphs as if they were a BART model's: they take batches, their tensors have BART's
+names, and the decoder's cache has one tensor for each layer's keys and one for its values.
+"""
 
 import json
 import logging
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 from huggingface_hub.utils import yaml_dump
 
@@ -13,8 +19,10 @@ from ...hub.allowed_files import CARD
 from ...hub.card import license_of
 from ...languages import language_codes
 from ...model.configuration_scratch import ScratchConfig
-from ..convert.checking import SearchSettings, load_model, verify_scores
-from ..convert.onnx import DECODER, ENCODER, TransformersjsScorer, export_transformersjs_graphs, quantize_weights
+from ...model.modeling_scratch import ScratchForConditionalGeneration
+from ..convert.checking import load_model, verify_scores
+from ..convert.generation_settings import SearchSettings
+from ..convert.onnx import DecoderGraph, EncoderGraph, OnnxScorer, quantize_weights, write_graph
 from .export import exported_search, title_of_model
 from .run_facts import examples_of, records_of
 from .tokenizers import write_tokenizers
@@ -22,6 +30,7 @@ from .tokenizers import write_tokenizers
 logger = logging.getLogger(__name__)
 
 _GRAPHS = "onnx"
+ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 _WHERE = "a folder for transformers.js"
 _CONFIG_FIELDS = ("is_encoder_decoder", "vocab_size", "d_model", "encoder_layers", "decoder_layers")
 _CONFIG_FIELDS += ("encoder_attention_heads", "decoder_attention_heads", "max_position_embeddings")
@@ -29,12 +38,15 @@ _CONFIG_FIELDS += ("bos_token_id", "pad_token_id")
 
 
 @torch.no_grad()
-def export_transformersjs(name: str, folder: Path) -> None:
+def export_transformersjs(name: str, folder: Path) -> float:
     """
     Write a model to a new folder, with both 32-bit and 8-bit weights.
 
     Args:
         name: a model folder or Hub name.
+
+    Returns:
+        The largest difference of log-probabilities between the graphs and the model.
 
     Raises:
         UserError: transformers.js cannot run the model: it has two tokenizers or one of another kind, or the graphs'
@@ -45,16 +57,16 @@ def export_transformersjs(name: str, folder: Path) -> None:
     two, languages = write_tokenizers(name, folder, _WHERE)
     if two:
         raise UserError(
-            f"{name} has a tokenizer for each language, and transformers.js reads and writes with the same one; export "
-            "a page instead (scratch export web), or train with tokenizer.shared: true"
+            f"{name} has a tokenizer for each language, but transformers.js supports only one; export a page instead "
+            "(scratch export web) or train with tokenizer.shared: true"
         )
     search = exported_search(model, name, _WHERE, keeps_phrases=True)
     if search.num_beams > 1:
-        logger.warning(f"transformers.js has no beam search: it translates greedily, not with {search.num_beams} beams")
+        logger.warning(f"transformers.js has no beam search: it decodes greedily, not with {search.num_beams} beams")
     graphs = folder / _GRAPHS
     graphs.mkdir()
     export_transformersjs_graphs(model, graphs, search)
-    verify_scores(model, TransformersjsScorer(graphs, search))
+    difference = verify_scores(model, TransformersjsScorer(graphs, search))
     for graph in (ENCODER, DECODER):
         quantized = graphs / graph.replace(".onnx", "_quantized.onnx")
         shutil.copyfile(graphs / graph, quantized)
@@ -62,10 +74,11 @@ def export_transformersjs(name: str, folder: Path) -> None:
     _write_json(folder / "config.json", _config(model.config, search))
     _write_json(folder / "generation_config.json", _generation_config(search))
     (folder / CARD).write_text(card_of_folder(name, languages, search), encoding="utf-8")
+    return difference
 
 
 def _config(config: ScratchConfig, search: SearchSettings) -> dict:
-    """The config for transformers.js: sizes, and a type that it runs as an encoder-decoder whatever the graphs hold."""
+    """The config for transformers.js: sizes, and a type that it runs as an encoder-decoder."""
     fields = {field: getattr(config, field) for field in _CONFIG_FIELDS}
     return {"model_type": "bart", **fields, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
 
@@ -97,14 +110,123 @@ const translate = await pipeline("translation", "user/name-onnx", {{ dtype: "fp3
 console.log(await translate({example}, {{ max_new_tokens: {search.longest} }}));
 ```
 
-`user/name-onnx` is where this folder is on the Hub; Node.js also takes its path, such as `./folder`. With `dtype: "q8"`
-the weights have 8 bits, a quarter of the size. The model translates a sentence at a time: give several as an array.
+`user/name-onnx` is this folder's name on the Hub; Node.js also accepts its path, such as `./folder`. With
+`dtype: "q8"` the weights have 8 bits, a quarter of the size. The model translates single sentences: pass several as an
+array.
 
-This folder is for [transformers.js](https://huggingface.co/docs/transformers.js) alone. The model is no BART: its
-`config.json` says so because transformers.js chooses by it how to run the graphs in `{_GRAPHS}`, and their
-`last_hidden_state` holds the keys and values that the decoder attends to.
+This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
+its `config.json` has that type because transformers.js then runs the graphs in `{_GRAPHS}` as an encoder-decoder, and
+their `last_hidden_state` contains the keys and values of cross-attention.
 """
 
 
 def _write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+# -- the graphs --------------------------------------------------------------------------------------------------------
+
+
+class BatchEncoderGraph(EncoderGraph):
+    """Encodes padded sentences. The batch dimension comes first, as transformers.js expects of any encoder output."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            input_ids, attention_mask: (sentences, source_length).
+
+        Returns:
+            Keys and values of cross-attention, (sentences, 2 * decoder_layers, heads, source_length, head_dim).
+        """
+        return super().forward(input_ids, attention_mask).transpose(0, 1)
+
+
+class BatchDecoderGraph(DecoderGraph):
+    """
+    One greedy step for several sentences. transformers.js continues until all rows end in the same step, so a row that
+    has ended repeats its end token.
+    """
+
+    def __init__(self, model: ScratchForConditionalGeneration, ends: list[int]):
+        super().__init__(model)
+        is_end = torch.zeros(model.config.target_vocab_size, dtype=torch.bool)
+        is_end[ends] = True
+        self.register_buffer("is_end", is_end)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        encoder_attention_mask: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        *past: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """
+        Args:
+            input_ids: the last token of each row, (rows, 1).
+            encoder_attention_mask: (rows, source_length).
+            encoder_hidden_states: the output of the encoder's graph.
+            past: each layer's keys, followed by its values, (rows, heads, past_length, head_dim) each.
+
+        Returns:
+            Logits of the next token, (rows, 1, vocabulary), and `past` with the new token.
+        """
+        logits, present, _ = self.step(input_ids, past, encoder_hidden_states.unbind(1), encoder_attention_mask)
+        is_later = torch.arange(past[0].shape[2] + 1)[-1:] > 0  # the start token may be an end token
+        has_ended = self.is_end[input_ids] & is_later  # (rows, 1)
+        logits = logits.masked_fill(has_ended & ~self.is_end, torch.finfo(logits.dtype).min)
+        return logits[:, None], *present
+
+
+def cache_names(prefix: str, layers: int) -> list[str]:
+    """The names of the decoder's cache tensors, with the prefix of inputs (past_key_values) or outputs (present)."""
+    return [f"{prefix}.{layer}.decoder.{each}" for layer in range(layers) for each in ("key", "value")]
+
+
+@torch.no_grad()
+def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder: Path, search: SearchSettings) -> None:
+    """Write both graphs of a float32 model to a folder."""
+    config = model.config
+    heads, size = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
+    layers = config.decoder_layers
+    # transformers.js begins with a cache in which batch_size is known and every other named size is 0.
+    rows, past, source = map(torch.export.Dim, ("batch_size", "past_sequence_length", "encoder_sequence_length"))
+    # Example sizes must differ from each other and from 1, or the exporter takes them to be equal or constant.
+    ids, mask = torch.zeros(3, 5, dtype=torch.long), torch.ones(3, 5, dtype=torch.long)
+    write_graph(
+        BatchEncoderGraph(model),
+        folder / ENCODER,
+        {"input_ids": ids, "attention_mask": mask},
+        ["last_hidden_state"],
+        [{0: rows, 1: source}] * 2,
+    )
+    inputs = {
+        "input_ids": ids[:, :1],
+        "encoder_attention_mask": mask,
+        "encoder_hidden_states": torch.zeros(3, 2 * layers, heads, 5, size),
+    }
+    cache = {name: torch.zeros(3, heads, 4, size) for name in cache_names("past_key_values", layers)}
+    write_graph(
+        BatchDecoderGraph(model, search.ends),
+        folder / DECODER,
+        inputs | cache,
+        ["logits", *cache_names("present", layers)],
+        [{0: rows}, {0: rows, 1: source}, {0: rows, 3: source}, ({0: rows, 2: past},) * len(cache)],
+    )
+
+
+class TransformersjsScorer(OnnxScorer):
+    """Scores given tokens with the graphs for transformers.js."""
+
+    names = (ENCODER, DECODER)
+
+    def _score(self, source: list[int], target: list[int]) -> list[float]:
+        ids, found = np.array([source]), []
+        mask = np.ones_like(ids)
+        (read,) = self.encoder.run(None, {"input_ids": ids, "attention_mask": mask})
+        names = cache_names("past_key_values", read.shape[1] // 2)
+        cache = [np.zeros((1, read.shape[2], 0, read.shape[4]), dtype=read.dtype)] * len(names)
+        for token, following in zip([self.start_token, *target], [*target, self.end_token], strict=True):
+            inputs = {"input_ids": np.array([[token]]), "encoder_attention_mask": mask, "encoder_hidden_states": read}
+            logits, *cache = self.decoder.run(None, inputs | dict(zip(names, cache, strict=True)))
+            found.append(float(torch.from_numpy(logits[0, 0]).log_softmax(dim=-1)[following]))
+        return found

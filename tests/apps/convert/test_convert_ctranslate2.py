@@ -1,7 +1,4 @@
-"""
-Scratch models in CTranslate2: its runtime, written in C++ by others, must give the same probabilities and the same
-translations, for every choice of architecture that it has; the others are refused by the name of their field.
-"""
+"""CTranslate2 gives the same probabilities and translations for each architecture it has; others are refused."""
 
 import json
 import sys
@@ -63,7 +60,7 @@ def check_probabilities(model, folder):
 
 
 @pytest.mark.parametrize("name", [name for name in CHOICES if name not in REFUSED])
-def test_probabilities(name, make_model, tmp_path):
+def test_probabilities_of_every_choice(name, make_model, tmp_path):
     check_probabilities(randomise(make_model(**CHOICES[name])), tmp_path / "out")
 
 
@@ -111,7 +108,7 @@ def test_every_activation(name, make_model, tmp_path):
         ),
     ],
 )
-def test_what_it_cannot_express_is_named(fields, field, make_model):
+def test_fields_that_ctranslate2_lacks_are_named(fields, field, make_model):
     model = make_model(**fields)
     with pytest.raises(ValueError, match="CTranslate2 cannot express this model") as caught:
         to_ctranslate2(model, *vocabularies(model.config))
@@ -119,11 +116,10 @@ def test_what_it_cannot_express_is_named(fields, field, make_model):
     assert len(find_obstacles(model.config)) == 1
 
 
-def test_command(trained, tmp_path):
+def test_a_converted_folder_translates_as_generate_does(trained, tmp_path):
     out, small = tmp_path / "out", tmp_path / "int8"
     result = invoke("ctranslate2", trained, out)
-    assert "largest difference of log-probabilities" in result.stdout
-    assert result.stdout.splitlines()[-1] == f"wrote {out}"
+    assert result.stdout.startswith(f"wrote {out}; largest difference of log-probabilities")
     invoke("ctranslate2", trained, small, "--quantization=int8")
     assert (small / "model.bin").stat().st_size < 0.7 * (out / "model.bin").stat().st_size
     assert sorted(tmp_path.iterdir()) == [small, out]
@@ -137,18 +133,18 @@ def test_command(trained, tmp_path):
     greedily = partial(model.double().generate, **batch, num_beams=1, max_new_tokens=8)
     expected, sure = greedily(), decided(greedily, 1e-3).tolist()
     found = ctranslate2.Translator(str(out)).translate_batch(tokens, beam_size=1, max_decoding_length=8)
-    said = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    found_ids = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
     special = {model.config.pad_token_id, model.config.eos_token_id, model.config.decoder_start_token_id}
-    for row, other in compress(zip(expected.tolist(), said, strict=True), sure):
+    for row, other in compress(zip(expected.tolist(), found_ids, strict=True), sure):
         assert [token for token in row if token not in special] == [token for token in other if token not in special]
-    assert any(compress(said, sure))
+    assert any(compress(found_ids, sure))
     translator = ctranslate2.Translator(str(small))
     translator.translate_batch(tokens, **settings)
     with pytest.raises(RuntimeError, match="position"):  # instead of truncating
         translator.translate_batch([tokens[0] * 200], **settings)
 
 
-def test_settings(make_model, tmp_path, caplog):
+def test_generation_settings_become_arguments(make_model, tmp_path, caplog):
     model = make_model(position_embedding_type="learned", max_position_embeddings=16)
     names = vocabularies(model.config)[1]
     for changes, longest in (({"max_length": 10}, 9), ({"max_new_tokens": 12}, 12), ({"max_length": 99}, 16)):
@@ -186,8 +182,8 @@ def test_settings(make_model, tmp_path, caplog):
     ids=str,
 )
 def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
-    """Two models, whose sentences end at different places."""
-    said, compared = set(), 0
+    """For two models, whose sentences end at different places."""
+    lengths, compared = set(), 0
     for seed in range(2):
         model, folder = make_model(lm_head_bias=True), tmp_path / str(seed)
         torch.manual_seed(seed)
@@ -218,12 +214,12 @@ def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
                 end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
                 expected.append(tokens[:end])
             assert result.hypotheses == expected
-            said |= {len(tokens) for tokens in expected}
+            lengths |= {len(tokens) for tokens in expected}
     assert compared > 3
-    assert len(said) > 1 or settings.get("num_beams")
+    assert len(lengths) > 1 or settings.get("num_beams")
 
 
-def test_quantizing_leaves_the_model_as_it_is(make_model):
+def test_quantizing_does_not_change_the_model(make_model):
     model = randomise(make_model())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     to_ctranslate2(model, *vocabularies(model.config)).optimize("int8")
@@ -239,7 +235,7 @@ def test_translations_longer_than_the_planned_positions(make_model, tmp_path):
     assert len(translator.translate_batch([["token 7"]], **options)[0].hypotheses[0]) == 1200
 
 
-def test_vocabulary(trained):
+def test_the_vocabulary_has_a_token_for_each_row(trained):
     tokenizer, _ = load_tokenizers(str(trained))
     size = len(tokenizer)
     vocabulary = read_vocabulary(tokenizer, size + 2, "source")
@@ -249,15 +245,14 @@ def test_vocabulary(trained):
         read_vocabulary(tokenizer, size - 1, "target")
 
 
-def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
+def test_models_that_cannot_be_converted_are_refused(make_model, trained, tmp_path, monkeypatch):
     make_model(activation_function="mish").save_pretrained(tmp_path / "plain")
     out = tmp_path / "out"
-    assert "exists; choose another name" in refusal(tmp_path, "ctranslate2", trained, tmp_path / "plain")
     assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # it has no tokenizer
     load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
     assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
     monkeypatch.setattr(checking, "LARGEST_DIFFERENCE", -1.0)
-    assert "the conversion went wrong: log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
+    assert "conversion failed: log-probabilities" in refusal(tmp_path, "ctranslate2", trained, out)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "modeling_scratch.apps.convert.ctranslate2")

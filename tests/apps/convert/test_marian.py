@@ -1,4 +1,4 @@
-"""MarianMTModel to and from: the same logits and the same generated tokens, and what is refused."""
+"""Conversion from and to MarianMTModel: the same logits and tokens, or an error."""
 
 import copy
 import logging
@@ -23,7 +23,7 @@ def pair(request):
 
 
 @torch.no_grad()
-def test_marian_logits(pair):
+def test_logits_are_equal(pair):
     inputs = batch(pair[0])
     decoder_input_ids = torch.randint(0, 50, (3, 11), generator=torch.Generator().manual_seed(3))
     theirs, ours = (model(**inputs, decoder_input_ids=decoder_input_ids).logits for model in pair)
@@ -51,7 +51,7 @@ SLOW = ["beam, penalty 1"]
     "decoding", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in DECODING]
 )
 @pytest.mark.parametrize("pair", ["opus", "two vocabularies"], indirect=True)
-def test_marian_generates_the_same_tokens(pair, decoding):
+def test_generated_tokens_are_equal(pair, decoding):
     outputs = []
     for model in (copy.deepcopy(each).double() for each in pair):
         torch.manual_seed(4)
@@ -63,7 +63,7 @@ def test_marian_generates_the_same_tokens(pair, decoding):
     assert outputs[0].unique().numel() > 8
 
 
-def test_generation_settings_are_heeded():
+def test_generation_settings_are_kept():
     model = marian()
     free = model.generate(**batch(model), num_beams=1, bad_words_ids=None, forced_eos_token_id=None)
     favourite = next(token for token in free[0, 1:].tolist() if token not in (0, 60))
@@ -77,7 +77,7 @@ def test_generation_settings_are_heeded():
         assert converted.generation_config is not model.generation_config
 
 
-def test_marian_config(pair):
+def test_configs_agree(pair):
     theirs, ours = (model.config for model in pair)
     same = ["d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function"]
     same += ["pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "dropout", "attention_dropout"]
@@ -105,7 +105,7 @@ def test_scratch_to_marian_and_back_is_bit_identical(pair):
     ],
 )
 @torch.no_grad()
-def test_to_marian(fields):
+def test_converting_to_marian_keeps_logits_and_fields(fields):
     model = scratch(**fields)
     converted = to_marian(model)
     inputs = {"input_ids": torch.arange(5, 17).view(2, 6), "decoder_input_ids": torch.arange(5, 13).view(2, 4)}
@@ -138,7 +138,7 @@ def test_dtype_and_mode_are_kept(tmp_path):
     assert difference.abs().max() < 1e-6  # exact except for Marian's float32 table
 
 
-def test_a_limit_beyond_marian_s_positions_is_warned_of(caplog):
+def test_a_length_beyond_marian_s_positions_is_warned_about(caplog):
     logger = logging.getLogger("modeling_scratch.apps.convert.marian")
     logger.addHandler(caplog.handler)
     try:

@@ -1,4 +1,4 @@
-"""torch.nn.Transformer to and from: the same logits, and what is refused."""
+"""Conversion from and to torch.nn.Transformer: the same logits, or an error."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:Use
 
 
 @torch.no_grad()
-def test_tutorial_logits():
+def test_a_translator_of_the_tutorial_has_equal_logits():
     user = tutorial()
     state = {f"module.{name}": weight for name, weight in user.state_dict().items()}  # as saved by DataParallel
     names = {role: f"module.{name}" for role, name in NAMES.items()}
@@ -36,7 +36,7 @@ def test_tutorial_logits():
     "options", [{}, {"bias": False}, {"norms": False}, {"activation": "gelu", "layer_norm_eps": 1e-3}]
 )
 @torch.no_grad()
-def test_logits_in_float64_and_back(norm_first, options):
+def test_logits_are_equal_in_float64_and_the_weights_come_back(norm_first, options):
     options = dict(options)
     norms = options.pop("norms", True)
     user = nn.Module()
@@ -84,8 +84,8 @@ def test_scratch_to_torch_and_back_is_bit_identical(fields):
 
 
 @pytest.mark.parametrize("prefix", ["", "net."])
-def test_embeddings_and_positions_beside_the_layers(prefix):
-    """The torch.nn.Transformer need not be a module of its own, as in a subclass of it."""
+def test_the_layers_may_be_the_model_itself(prefix):
+    """As in a subclass of torch.nn.Transformer."""
     user = tutorial()
     expected = from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL)
     state = {f"{prefix}{name.removeprefix('transformer.')}": value for name, value in user.state_dict().items()}
@@ -103,27 +103,23 @@ def change(state: dict, **changes) -> dict:
     ("changes", "arguments", "message"),
     [
         ({"transformer.encoder.layers.1.norm2.bias": None}, {}, "Missing .*transformer.encoder.layers.1.norm2.bias"),
-        ({"transformer.decoder.norm.weight": None}, {}, "Missing .*transformer.decoder.norm.weight"),
-        ({"transformer.encoder.norm.weight": None}, {}, "Unexpected .*transformer.encoder.norm.bias"),
-        ({"transformer.extra": torch.ones(2)}, {}, "corresponds to transformer.extra"),
-        ({"positions": torch.ones(9, 24)}, {}, "learned positions are not converted"),
+        ({"transformer.extra": torch.ones(2)}, {}, "no counterpart of transformer.extra"),
+        ({"positions": torch.ones(9, 24)}, {}, "learned positions"),
         ({"transformer.decoder.layers.2.linear1.weight": torch.ones(41, 24)}, {}, r"mismatch .*2.linear1.*\[41, 24\]"),
-        ({"transformer.encoder.layers.1.linear1.weight": None}, {}, "Missing .*encoder.layers.1.linear1.weight"),
         ({"transformer.decoder.layers.0.linear1.weight": None}, {}, "decoder.layers.0.linear1.weight is missing"),
-        ({"tgt_tok_emb.embedding.weight": torch.ones(29, 23)}, {}, r"mismatch for tgt_tok_emb.*\[29, 23\]"),
         ({"generator.weight": torch.ones(30, 24)}, {}, r"mismatch for generator.weight.*\[30, 24\]"),
-        ({"generator.bias": torch.ones(29).double()}, {}, "one floating dtype, not torch.float32, torch.float64"),
+        ({"generator.bias": torch.ones(29).double()}, {}, "torch.float32, torch.float64"),
         (
             {"transformer.encoder.layers.1.linear1.weight": torch.ones(40, 24, dtype=torch.int8)},
             {},
-            "one floating dtype, not torch.float32, torch.int8",
+            "torch.float32, torch.int8",
         ),
-        ({"epoch": 3}, {}, "not a state dict: epoch is not a tensor"),
-        ({"other.encoder.layers.0.self_attn.in_proj_weight": torch.ones(72, 24)}, {}, "hold several .*'other.'"),
+        ({"epoch": 3}, {}, "not a state dict: epoch"),
+        ({"other.encoder.layers.0.self_attn.in_proj_weight": torch.ones(72, 24)}, {}, "several .*'other.'"),
         ({"transformer.encoder.layers.0.self_attn.in_proj_weight": None}, {}, "not the weights of a torch.nn.Trans"),
         ({}, {"target_embedding": "embedding"}, "have no 'embedding' and no 'embedding.weight'"),
         ({}, {"source_embedding": "generator.bias"}, r"has the shape \(29,\)"),
-        ({}, {"output_projection": "tgt_tok_emb.embedding"}, "corresponds to generator.weight, generator.bias"),
+        ({}, {"output_projection": "tgt_tok_emb.embedding"}, "no counterpart of generator.weight, generator.bias"),
         ({}, {"num_heads": 5}, "must be divisible by encoder_attention_heads"),
     ],
 )

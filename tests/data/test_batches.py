@@ -19,14 +19,14 @@ RANDOM = np.random.default_rng(0)
 SOURCE, TARGET = RANDOM.integers(2, 40, 500), RANDOM.integers(2, 40, 500)
 
 
-def test_budget_and_coverage():
+def test_batches_are_within_budget_and_contain_every_pair_once():
     batches = plan_batches(SOURCE, TARGET, 200, np.random.default_rng(1))
     for batch in batches:
         assert len(batch) * max(SOURCE[batch].max(), TARGET[batch].max()) <= 200
     assert sorted(np.concatenate(batches)) == list(range(500))
 
 
-def test_little_padding():
+def test_batches_have_little_padding():
     batches = plan_batches(SOURCE, TARGET, 400, np.random.default_rng(1))
     longest = np.maximum(SOURCE, TARGET)
     padded = sum(len(batch) * longest[batch].max() for batch in batches)
@@ -55,7 +55,7 @@ def test_the_same_global_batches_for_any_number_of_shares(processes, accumulatio
         assert plan.target_tokens(update) == TARGET[batch].sum()
 
 
-def test_weights_say_how_often_an_epoch_has_a_pair():
+def test_weights_set_how_often_an_epoch_contains_a_pair():
     weights = np.repeat([1.0, 0.25, 3.0, 1.5], 125)
     epochs = [np.bincount(np.concatenate(_weighted(epoch, weights).batches), minlength=500) for epoch in range(200)]
     assert {tuple(counts[:125]) for counts in epochs} == {(1,) * 125}
@@ -103,7 +103,7 @@ def test_collators_keep_types(collate):
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
 
 
-def test_bins_are_full_and_hold_every_pair_once():
+def test_bins_are_full_and_contain_every_pair_once():
     lengths = list(zip(SOURCE.tolist(), TARGET.tolist(), strict=True))
     bins = fill_bins(lengths, 128)
     assert sorted(index for members in bins for index in members) == list(range(500))
@@ -112,7 +112,7 @@ def test_bins_are_full_and_hold_every_pair_once():
     assert totals.max(axis=1).mean() > 0.9 * 128
 
 
-def test_rows_of_bins_hold_whole_pairs():
+def test_rows_of_bins_contain_whole_pairs():
     pairs = [(RANDOM.integers(4, 99, s), RANDOM.integers(4, 99, t)) for s, t in zip(SOURCE, TARGET, strict=True)]
     batch = BinCollator(0, rows=7)(pairs)
     rows, length = batch["input_ids"].shape

@@ -1,0 +1,347 @@
+"""Local data files: text files and tables of every kind are read exactly, and errors name the file and the line."""
+
+import csv
+import gzip
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+from datasets import Dataset
+
+from modeling_scratch.data import local_files, sources
+from modeling_scratch.data.local_files import check_files, read_table
+from modeling_scratch.data.sources import load_pairs, source_of
+from modeling_scratch.errors import UserError
+from modeling_scratch.recipe.schema import DataSection
+
+PAIRS = [("A dog.", "Ein Hund."), ('He said "NA", null.', 'Er sagte "NA", null.'), ("Ä é", "ß"), ("1", "eins")]
+
+
+def write(path, text, compress=False):
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data, mtime=0) if compress else data)
+    return str(path)
+
+
+def text_files(folder, name="train", pairs=PAIRS, compress=False):
+    suffix = ".gz" if compress else ""
+    write(folder / f"{name}.en{suffix}", "".join(f"{source}\n" for source, _ in pairs), compress)
+    write(folder / f"{name}.de{suffix}", "".join(f"{target}\n" for _, target in pairs), compress)
+    return str(folder / name)
+
+
+def table(folder, kind, rows, name="train"):
+    path = folder / f"{name}.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "parquet":
+        Dataset.from_list(rows).to_parquet(path)
+    elif kind == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def loaded(section, split="train"):
+    """The pairs of a split as they are loaded, which must equal those that are streamed."""
+    source = source_of(split, section, 0)
+    dataset = source.load()
+    pairs = list(zip(dataset["source"], dataset["target"], strict=True))
+    assert [(row["source"], row["target"]) for row in source.stream()] == pairs
+    return pairs
+
+
+# -- text files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_two_text_files(tmp_path, compress):
+    prefix, suffix = text_files(tmp_path, compress=compress), ".gz" if compress else ""
+    assert loaded(DataSection(train_files=prefix)) == PAIRS
+    assert loaded(DataSection(train_files=[f"{prefix}.en{suffix}", f"{prefix}.de{suffix}"])) == PAIRS
+    backwards = DataSection(train_files=prefix, source_language="de", target_language="en")
+    assert loaded(backwards) == [(target, source) for source, target in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("one\r\ntwo\u2028still two\nthree", ["one", "two\u2028still two", "three"]),
+        ("\ufeffone\rtwo\rthree\r", ["one", "two", "three"]),
+        ("<url> says so\n<b>\na < b\n", ["<url> says so", "<b>", "a < b"]),
+    ],
+    ids=["line feeds", "carriage returns and a byte-order mark", "tags at the beginning"],
+)
+def test_lines(content, lines, tmp_path):
+    write(tmp_path / "t.en", content)
+    write(tmp_path / "t.de", "eins\nzwei\ndrei\n")
+    expected = list(zip(lines, ["eins", "zwei", "drei"], strict=True))
+    assert loaded(DataSection(train_files=str(tmp_path / "t"))) == expected
+
+
+def test_shards_are_paired_by_name(tmp_path):
+    for name in ("1.en", "1.de", "2.en", "3.de"):
+        (tmp_path / name).write_text(f"{name}\n")
+    with pytest.raises(UserError, match=r"2\.en has no counterpart"):
+        loaded(DataSection(train_files=str(tmp_path / "*")))
+    write(tmp_path / "2.de.gz", "2.de\n", compress=True)
+    (tmp_path / "3.en").write_text("3.en\n")
+    assert loaded(DataSection(train_files=str(tmp_path / "*"))) == [(f"{i}.en", f"{i}.de") for i in (1, 2, 3)]
+
+
+def test_only_the_asterisk_is_a_pattern(tmp_path):
+    folder = tmp_path / "a[1]?"
+    folder.mkdir()
+    table(folder, "jsonl", [{"en": "a", "de": "b"}])
+    assert loaded(DataSection(train_files=f"{folder}/*.jsonl")) == [("a", "b")]
+    assert loaded(DataSection(train_files=f"{tmp_path}/**/*.jsonl")) == [("a", "b")]
+
+
+def test_links_to_files_without_an_ending_as_in_the_cache_of_the_hub(tmp_path):
+    for kind in ("jsonl", "parquet"):
+        Path(table(tmp_path, kind, [{"en": "a", "de": "b"}])).rename(tmp_path / f"blob-{kind}")
+        (tmp_path / f"link.{kind}").symlink_to(tmp_path / f"blob-{kind}")
+        assert loaded(DataSection(train_files=str(tmp_path / f"link.{kind}"))) == [("a", "b")]
+    for language in ("en", "de"):
+        write(tmp_path / language, f"{language}\n", compress=True)
+        (tmp_path / f"t.{language}.gz").symlink_to(tmp_path / language)
+    assert loaded(DataSection(train_files=str(tmp_path / "t"))) == [("en", "de")]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
+def test_tables(tmp_path, kind):
+    flat = [{"en": source, "other": "x", "de": target} for source, target in PAIRS]
+    assert loaded(DataSection(train_files=table(tmp_path, kind, flat))) == PAIRS
+    named = table(tmp_path, kind, [{"question": source, "answer": target} for source, target in PAIRS], "named")
+    assert loaded(DataSection(train_files=named, source_column="question", target_column="answer")) == PAIRS
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_translation_column(tmp_path, kind):
+    rows = [{"translation": {"de": target, "en": source}} for source, target in PAIRS]
+    assert loaded(DataSection(train_files=table(tmp_path, kind, rows))) == PAIRS
+
+
+QUOTES = [("word", "Wort"), ('He said "no".', 'Er sagte "nein".'), ('"Yes."', '"Ja."'), ("two\ttabs", "zwei\n\nZeilen")]
+
+
+@pytest.mark.parametrize("writer", ["csv", "all", "pandas"])
+@pytest.mark.parametrize("rows", [200, 2, 3, 4])
+def test_tsv_files_that_csv_writers_wrote(writer, rows, tmp_path):
+    path, pairs = tmp_path / "train.tsv", [("only", "nur")] * 150 * (rows == 200) + QUOTES[:rows]
+    if writer == "pandas":
+        pandas.DataFrame(pairs, columns=["en", "de"]).to_csv(path, sep="\t", index=False)
+    else:
+        with path.open("w", newline="") as file:
+            quoting = csv.QUOTE_ALL if writer == "all" else csv.QUOTE_MINIMAL
+            csv.writer(file, delimiter="\t", quoting=quoting).writerows([("en", "de"), *pairs])
+    assert loaded(DataSection(train_files=str(path))) == pairs
+
+
+@pytest.mark.parametrize(
+    ("cells", "warning"),
+    [
+        (['"Who is it?" "Me."', '"Wer ist da?" "Ich."', "a", "b"], False),
+        (['"I said: ""No"""', "x", 'an inch, 1"', "y"], True),  # evidence for both
+        (['an inch, 1"', "y", *['"I said: ""No"""', "x"] * 500], True),
+        (['5"', "x", '"Hello."', '"Hallo."'], False),
+        (['"Yes, sir."', "Ja.", "Hello, you.", '"Hallo, du."'], True),  # evidence for neither
+        (['"open', "a", 'b"', "c", "d", "e"], False),
+        (['"two', "lines", "that", "are", 'rows"', "x", "", "", '""', "empty"], False),
+        (["a", '"""', '"', 'b"', "c", "d"], False),
+        (["2\u20282", '"a\u2028b"'], True),
+        (["a", '"' + "b" * 200, *["c", "d" * 200] * 400], False),
+    ],
+)
+def test_plain_tsv_files_keep_their_quotation_marks(cells, warning, tmp_path, caplog):
+    pairs = list(zip(cells[::2], cells[1::2], strict=True))
+    lines = [f"{source}\t{target}\n" for source, target in [("en", "de"), *pairs]]
+    assert loaded(DataSection(train_files=write(tmp_path / "plain.tsv", "".join(lines)))) == pairs
+    assert ("plain.csv" in caplog.text) == warning
+
+
+def test_tsv_files_with_quotes_around_every_cell(tmp_path, caplog):
+    """Quoted names in a header were written by a program; without a header, all lines may be speech."""
+    path = write(tmp_path / "t.tsv", '"en"\t"de"\n"Yes."\t"Ja."\n')
+    assert loaded(DataSection(train_files=path)) == [("Yes.", "Ja.")]
+    path = write(tmp_path / "spoken.tsv", '"Yes."\t"Ja."\n"No."\t"Nein."\n')
+    spoken = DataSection(train_files=path, source_column=1, target_column=2)
+    assert loaded(spoken) == [('"Yes."', '"Ja."'), ('"No."', '"Nein."')]
+    assert caplog.text.count("spoken.csv") == 1
+
+
+def test_the_time_for_a_tsv_cell_of_many_lines_is_proportional(tmp_path):
+    """Eight times the lines take about eight times as long; looking at the whole row for each line would take 64."""
+
+    def seconds(lines: int) -> float:
+        path = Path(write(tmp_path / f"{lines}.tsv", 'en\tde\n"' + "a\n" * lines + '"\tb\n'))
+        began = time.process_time()
+        assert len(list(read_table(path))) == 1
+        return time.process_time() - began
+
+    assert min(seconds(48_000) for _ in range(3)) < 24 * min(seconds(6_000) for _ in range(3))
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_tables_without_a_header(kind, tmp_path):
+    path = write(tmp_path / f"t.{kind}", "1;Hallo;hello\n2;Guten Tag;good day\n".replace(";", ",\t"[kind == "tsv"]))
+    pairs = [("hello", "Hallo"), ("good day", "Guten Tag")]
+    assert loaded(DataSection(train_files=path, source_column=3, target_column=2)) == pairs
+    assert loaded(DataSection(train_files=path, source_column="1", target_column="Hallo")) == [("2", "Guten Tag")]
+    with pytest.raises(UserError, match=r"column 'en'; it has 1, Hallo, hello .* no header"):
+        loaded(DataSection(train_files=path))
+    with pytest.raises(UserError, match="column 4; it has 1, 2, 3"):
+        loaded(DataSection(train_files=path, source_column=4, target_column=2))
+    with pytest.raises(ValueError, match="True is neither"):
+        DataSection(train_files=path, source_column=True)
+
+
+def test_delimiters_and_line_ends(tmp_path, caplog):
+    path, rows = tmp_path / "t.csv", [("en", "de"), ("Hello, you", "a;b\tc"), ("One", "Eins")]
+    for delimiter, end in itertools.product(",;\t", ("\n", "\r\n", "\r")):
+        with path.open("w", newline="") as file:
+            csv.writer(file, delimiter=delimiter, lineterminator=end).writerows(rows)
+        assert loaded(DataSection(train_files=str(path))) == rows[1:]
+    path = write(tmp_path / "u.csv", "1,5 kg;1,5 Kilo\n2,5 kg;2,5 Kilo\n")
+    section = DataSection(train_files=path, source_column=1, target_column=2)
+    assert loaded(section) == [("1,5 kg", "1,5 Kilo"), ("2,5 kg", "2,5 Kilo")]
+    assert "u.csv: the delimiter may be any of ',' ';'" in caplog.text
+
+
+def test_tables_may_differ_in_other_columns(tmp_path):
+    contents = {"1.csv": "\ufeffen,de,id\na,b,1\n", "2.csv": "de,en\nd,c\n", "3.csv": "en,de\n"}
+    contents |= {"4.jsonl": '{"en": "e", "de": "f"}\n', "5.csv": "english,german\nc,d\n"}
+    first, second, empty, other, wrong = (write(tmp_path / name, text) for name, text in contents.items())
+    assert loaded(DataSection(train_files=[first, second])) == [("a", "b"), ("c", "d")]
+    assert loaded(DataSection(train_files=[first, empty, other])) == [("a", "b"), ("e", "f")]
+    with pytest.raises(UserError, match=r"3\.csv: there are no rows"):
+        loaded(DataSection(train_files=[empty]))
+    with pytest.raises(UserError, match=r"5\.csv has no column 'en'; it has english, german"):
+        loaded(DataSection(train_files=[first, wrong]))
+
+
+def test_json_rows_may_differ_in_keys_and_types(tmp_path):
+    """A number is read as it is written; a missing text is empty."""
+    first = write(
+        tmp_path / "1.jsonl",
+        '{"de": "a"}\n{"id": 1, "en": "Grüße", "de": 2.50}\n\n{"en": 1e3, "more": {}, "de": "c"}\n',
+    )
+    second = write(tmp_path / "2.jsonl", '{"id": "x", "de": null, "en": "e"}\n')
+    pairs = [("", "a"), ("Grüße", "2.50"), ("1e3", "c"), ("e", "")]
+    assert loaded(DataSection(train_files=[first, second])) == pairs
+    rows = '[{"translation": {"en": "a"}},\n {"translation": {"en": "b", "de": "c", "fr": 1}}, {"translation": null}]'
+    assert loaded(DataSection(train_files=write(tmp_path / "t.json", rows))) == [("a", ""), ("b", "c"), ("", "")]
+
+
+def test_columns_of_the_same_name_cannot_be_chosen(tmp_path):
+    path = tmp_path / "t.parquet"
+    columns = [pyarrow.array(["a", "b"]), pyarrow.array(["c", "d"]), pyarrow.array(["e", None])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["en", "de", "de"]), path)
+    with pytest.raises(UserError, match=r"t\.parquet, row 1: column 'de' holds \['c', 'e'\]"):
+        loaded(DataSection(train_files=str(path)))
+    assert loaded(DataSection(train_files=str(path), target_column="en")) == [("a", "a"), ("b", "b")]
+
+
+def test_columns_of_a_table_beside_text_files(tmp_path):
+    columns = {"source_column": "question", "target_column": "answer"}
+    train, dev = table(tmp_path, "csv", [{"question": "a", "answer": "b"}]), text_files(tmp_path, "dev")
+    section = DataSection(train_files=train, validation_files=dev, **columns)
+    check_files(section)
+    assert (loaded(section), loaded(section, "validation")) == ([("a", "b")], PAIRS)
+    with pytest.raises(UserError, match=r"data\.source_column: text files"):
+        check_files(DataSection(train_files=dev, **columns))
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+# Compressed without a time stamp, which would give each worker of pytest-xdist other test names.
+COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000, mtime=0)
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
+CORRUPT = bytearray(COMPRESSED)
+CORRUPT[len(CORRUPT) // 2] ^= 255
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.en", b"", "empty.en: the file is empty"),
+        ("empty.en.gz", gzip.compress(b"", mtime=0), "empty.en.gz has 0 lines and .*good.de has 4"),
+        ("short.en", b"one\n", "short.en has 1 lines and .*good.de has 4"),
+        ("latin.en", b"fine\nfine\ncaf\xe9\nfine\n", "latin.en, line 3: not valid UTF-8"),
+        ("cut.en.gz", COMPRESSED[:-10], "cut.en.gz: not a complete gzip file"),
+        ("corrupt.en.gz", bytes(CORRUPT), "corrupt.en.gz: not a complete gzip file"),
+        ("wmt.en", b'<srcset setid="x" srclang="en">\n', "wmt.en is XML or SGML"),
+        ("t.en.gz", gzip.compress(b"\xef\xbb\xbf<?xml version='1.0'?>\n", mtime=0), "t.en.gz is XML or SGML"),
+        ("t.en", b"<corpus>\r\n<s>\none</s>\n", r"t.en is XML or SGML \('<corpus>"),
+        ("t.en", POINTER, "t.en is a Git LFS pointer"),
+        ("blank.en", b"\n\n\n\n", "the train split has no pair with text on both sides"),
+    ],
+)
+def test_bad_text_files(name, content, message, tmp_path):
+    (tmp_path / "good.de").write_text("one\ntwo\nthree\nfour\n")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        load_pairs(DataSection(train_files=[str(tmp_path / name), str(tmp_path / "good.de")]), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.json", b'[{"en": "a", "de": "b"},\n{"en": "a"\n]', "bad.json, line 3: not JSON"),
+        ("texts.jsonl", b'{"en": "a", "de": "b"}\n"c"\n', "texts.jsonl: row 2 is 'c'"),
+        ("half.jsonl", b'{"en": "a", "de": "\\ud83d"}\n', r"half.jsonl, row 1: column 'de' holds '\\ud83d'"),
+        ("latin.jsonl", b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n', "line 2: not valid UTF-8"),
+        ("text.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "no language 'de'; it has en, fr"),
+        (
+            "some.jsonl",
+            b'{"translation": {"en": "a", "de": "b"}}\n{"translation": "c"}\n',
+            "some.jsonl, row 2: column 'translation' holds 'c'",
+        ),
+        ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
+        ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
+        ("twice.jsonl", b'{"en": "a", "de": "b", "de": "c"}\n', r"row 1: column 'de' holds \['b', 'c'\]"),
+        ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl: it is nested too deeply"),
+        ("long.jsonl", b'{"de": "", "en": ["' + b"x" * 10_000 + b'"]}\n', r"holds \['x{1,20}\.\.\.x{1,20}'\]"),
+        ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
+        ("packed.tsv.gz", b"anything", "packed.tsv.gz is a compressed table"),
+    ],
+)
+def test_bad_tables(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        load_pairs(DataSection(train_files=str(tmp_path / name)), 0)
+
+
+def test_bytes_in_parquet_are_not_text(tmp_path):
+    path = str(tmp_path / "train.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"en": [b"a"], "de": ["b"]}), path)
+    with pytest.raises(UserError, match=r"train\.parquet, row 1: column 'en' holds b'a'"):
+        load_pairs(DataSection(train_files=path), 0)
+    wrong = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"en": wrong, "de": ["b"]}), path)
+    with pytest.raises(UserError, match=r"train\.parquet: .*not valid UTF-8"):
+        load_pairs(DataSection(train_files=path), 0)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [(local_files, "_row", "csv"), (local_files, "_row", "parquet"), (sources, "cell_text", "jsonl")],
+)
+def test_our_own_errors_are_not_blamed_on_a_file(module, name, kind, tmp_path, monkeypatch):
+    path = table(tmp_path, kind, [{"en": "a", "de": "b"}])
+    monkeypatch.setattr(module, name, lambda *_, **__: None.missing)
+    with pytest.raises(AttributeError, match="missing"):
+        source_of("train", DataSection(train_files=path), 0).load()

@@ -1,0 +1,216 @@
+"""The pairs of each split: from files, the Hub and the embedded corpus; held out, mixed, cached and tokenized."""
+
+import json
+import logging
+import os
+
+import pytest
+from datasets import Dataset, Features, Translation, Value
+from test_local_files import PAIRS, loaded, table, text_files
+from transformers import MarianTokenizer
+
+from modeling_scratch.data import sources
+from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.data.local_files import check_files
+from modeling_scratch.data.sources import load_pairs, load_split, source_of
+from modeling_scratch.data.tokenizer import PairTokenizer, pair_lengths, tokenize_pairs, train_tokenizer
+from modeling_scratch.errors import UserError
+from modeling_scratch.recipe.schema import DataSection
+
+NUMBERED = [(f"s{i}", f"t{i}") for i in range(60)]
+
+
+def pairs_of(dataset) -> list[tuple[str, str]]:
+    return list(zip(dataset["source"], dataset["target"], strict=True))
+
+
+def test_the_cache_follows_the_content_of_files(tmp_path):
+    pairs = [(f"word {number}", f"Wort {number}") for number in range(50)]
+    section = DataSection(train_files=text_files(tmp_path, pairs=pairs))
+    assert loaded(section) == pairs
+    path = tmp_path / "train.en"
+    before = path.stat()
+    path.write_text(path.read_text().replace("word 7\n", "king 7\n"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    pairs[7] = ("king 7", "Wort 7")
+    assert loaded(section) == pairs
+
+
+def test_data_sets_on_the_hub(monkeypatch):
+    """The conventions of wmt and opus sets (a Translation feature) and of bentrevett/multi30k (flat columns)."""
+    wmt = Dataset.from_dict(
+        {"translation": [{"en": source, "de": target} for source, target in PAIRS]},
+        features=Features({"translation": Translation(languages=["de", "en"])}),
+    )
+    flat = Dataset.from_dict({"en": [p[0] for p in PAIRS], "de": [p[1] for p in PAIRS]})
+    asked = []
+
+    def fake(name, subset, split, revision):
+        asked.append((name, subset, split, revision))
+        return {"wmt/wmt14": wmt, "bentrevett/multi30k": flat}[name]
+
+    monkeypatch.setattr(sources, "load_dataset", fake)
+    multi30k = DataSection(name="bentrevett/multi30k", test="test", revision="v2")
+    assert pairs_of(source_of("train", DataSection(name="wmt/wmt14", subset="de-en"), 0).load()) == PAIRS
+    assert pairs_of(source_of("test", multi30k, 0).load()) == PAIRS
+    assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
+    with pytest.raises(UserError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
+        source_of("train", DataSection(name="wmt/wmt14", target_language="fr"), 0).load()
+    with pytest.raises(UserError, match=r"data\.name: 'a/b' cannot be read: KeyError"):  # as any error of the library
+        source_of("train", DataSection(name="a/b", subset="c"), 0).load()
+
+
+def test_a_missing_subset_is_named(tmp_path):
+    table(tmp_path, "csv", [{"en": "a", "de": "b"}])
+    (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: x\n- config_name: y\n---\n")
+    with pytest.raises(UserError, match=r"\(set data\.subset\): .*'x', 'y'"):
+        source_of("train", DataSection(name=str(tmp_path)), 0).load()
+
+
+# -- held-out pairs ----------------------------------------------------------------------------------------------------
+
+
+def test_validation_pairs_are_held_out_as_the_datasets_library_draws_them(tmp_path, caplog):
+    section = DataSection(train_files=text_files(tmp_path, pairs=NUMBERED), validation_size=20)
+    expected = source_of("train", section, 5).load().train_test_split(test_size=20, seed=5)
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        found = load_pairs(section, 5)
+    assert found["validation"].to_dict() == expected["test"].to_dict()
+    assert found["train"].to_dict() == expected["train"].to_dict()
+    assert "held out 20 of 60" in caplog.text
+    assert load_split(section, 5, "validation").to_dict() == found["validation"].to_dict()
+    with pytest.raises(UserError, match=r"data\.validation_size \(60\)"):
+        load_pairs(section.model_copy(update={"validation_size": 60}), 0)
+    assert len(load_pairs(section.model_copy(update={"validation_size": None}), 0)["validation"]) == 6  # a tenth
+
+
+def test_no_copy_of_a_held_out_pair_is_trained_on(tmp_path, caplog):
+    copies, more = NUMBERED[:40] + NUMBERED[:20], text_files(tmp_path, "more", NUMBERED)
+    section = DataSection(train_files=text_files(tmp_path, pairs=copies), mix=[{"files": more}], validation_size=20)
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        splits = load_pairs(section, 0)
+    train, held_out = set(pairs_of(splits["train"])), set(pairs_of(splits["validation"]))
+    assert len(splits["validation"]) == 20
+    assert not train & held_out
+    assert train | held_out == set(NUMBERED)
+    assert "copies of them" in caplog.text
+    assert "also training pairs" not in caplog.text
+
+
+def test_pairs_without_text_are_not_held_out(tmp_path):
+    pairs = [(f"s{i}" * (i % 3 > 0), f"t{i}" * (i % 4 > 0)) for i in range(24)]
+    splits = load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=8), 0)
+    held_out = set(pairs_of(splits["validation"]))
+    assert 0 < len(held_out) < 8
+    assert held_out <= {pair for pair in pairs if all(pair)}
+    assert len(splits["train"]) == 16
+    nearly_empty = DataSection(train_files=text_files(tmp_path, "few", [("", "x"), ("y", "")] * 9 + [("a", "b")]))
+    with pytest.raises(UserError, match="none of the 1 pairs held out"):
+        load_pairs(nearly_empty, 0)
+
+
+def test_the_embedded_corpus_without_its_other_splits():
+    pairs = load_pairs(DataSection(embedded_size=50, validation=None, test=None), 0)
+    assert {split: len(pairs[split]) for split in pairs} == {"train": 45, "validation": 5}
+
+
+def test_test_pairs_that_are_also_training_pairs_are_warned_about(tmp_path, caplog):
+    more = {"validation_files": text_files(tmp_path, "dev", [("a", "b"), ("s1", "other")])}
+    test = text_files(tmp_path, "test", [("s1", "t1"), ("s1", "t1"), ("c", "d")])
+    load_pairs(DataSection(train_files=text_files(tmp_path, pairs=NUMBERED), test_files=test, **more), 0)
+    warned = [record for record in caplog.records if "also training pairs" in record.message]
+    assert [(each.levelname, "2 of the 3 test pairs (66.7%)" in each.message) for each in warned] == [("WARNING", True)]
+
+
+# -- several sources ---------------------------------------------------------------------------------------------------
+
+
+def test_mixed_sources_follow_the_training_pairs_with_tags_and_weights(tmp_path):
+    (tmp_path / "more.csv").write_text("id,english,de\n1,Two.,Zwei.\n2,,Drei.\n")
+    mix = [
+        {"files": str(tmp_path / "more.csv"), "source_column": "english", "weight": 0.5, "tag": "<bt>"},
+        {"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2},
+        {"name": "embedded"},
+    ]
+    section = DataSection(train_files=text_files(tmp_path), mix=mix, validation_size=1, embedded_size=3)
+    pairs = load_pairs(section, 0)
+    rows = list(zip(*(pairs["train"][name] for name in ("source", "target", "weight")), strict=True))
+    assert {row[:2] for row in rows[:3]} < set(PAIRS)
+    assert {row[2] for row in rows[:3]} == {1.0}
+    assert rows[3:6] == [("<bt> Two.", "Zwei.", 0.5), ("", "Drei.", 0.5), ("Four.", "Vier.", 2.0)]
+    assert len(rows) == 9
+    assert pairs["validation"].column_names == ["source", "target"]
+
+
+def test_a_split_loaded_alone_equals_that_of_all(tmp_path):
+    mix = [{"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2}]
+    section = DataSection(train_files=text_files(tmp_path), validation_files=text_files(tmp_path, "held"), mix=mix)
+    for split, pairs in load_pairs(section, 0).items():
+        assert load_split(section, 0, split).to_dict() == pairs.to_dict()
+    with pytest.raises(UserError, match="no test split"):
+        load_split(section, 0, "test")
+
+
+def test_wrong_files_of_mixed_sources(tmp_path):
+    own, other = text_files(tmp_path), text_files(tmp_path, "other")
+    section = DataSection(train_files=own, mix=[{"files": other}, {"files": str(tmp_path / "none")}])
+    with pytest.raises(UserError, match=r"data\.mix\[1\]\.files: .*none\.en: no such file"):
+        check_files(section)
+    section = DataSection(train_files=own, mix=[{"files": own}])
+    with pytest.raises(UserError, match=r"data\.mix: .* is also in data\.train_files"):
+        check_files(section)
+    check_files(section.model_copy(update={"validation_files": [other]}))
+    (tmp_path / "x.csv").write_text("id,en\n1,One.\n")
+    with pytest.raises(UserError, match=r"data\.mix\[0\]: .*x\.csv has no column 'de'"):
+        load_pairs(DataSection(train_files=own, validation_size=1, mix=[{"files": str(tmp_path / "x.csv")}]), 0)
+    section = DataSection(train_files=own, validation_files=other, mix=[{"files": other}])
+    with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w is also a training file"):
+        check_files(section)
+
+
+# -- token ids ---------------------------------------------------------------------------------------------------------
+
+
+def test_tokenizing_drops_empty_and_long_pairs_and_counts_them(caplog):
+    pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", "")]
+    pairs += [("\u200b", "x"), ("a", "\ufeff \u200b"), ("a\u00a0 \u200bb", "\u200e x\u200b y")]  # as "a b", "x y"
+    dataset = Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
+    tokenizer = train_tokenizer(iter([["a b c x y z"]]), 300)
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        tokenized = tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 3, 3), "train")
+    assert list(tokenized["index"]) == [6]
+    assert list(tokenized["input_ids"]) == [tokenizer("a b").input_ids]
+    assert list(tokenized["labels"]) == [tokenizer("x y").input_ids]
+    assert "dropped 6 of 7 train pairs" in caplog.text
+    source_lengths, target_lengths = pair_lengths(tokenized)
+    assert source_lengths.tolist() == [len(tokenizer("a b").input_ids)] == target_lengths.tolist()
+    with pytest.raises(UserError, match="all 7 train pairs were dropped"):
+        tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 1, 256), "train")
+
+
+def test_pairs_are_tokenized_once(tmp_path):
+    dataset = source_of("train", DataSection(train_files=text_files(tmp_path)), 0).load()
+    first, again, other = (
+        tokenize_pairs(dataset, PairTokenizer(*[train_tokenizer(iter([["a b"]]), 300)] * 2, limit, 256), "train")
+        for limit in (256, 256, 99)
+    )
+    assert first.cache_files == again.cache_files != []
+    assert first.cache_files != other.cache_files
+    assert Value("string") not in first.features.values()
+
+
+def test_each_side_has_its_own_sentencepiece_model(tmp_path):
+    """The tokenizer of OPUS-MT reads sources with one and targets with the other; see MarianTokenizer."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    pairs, pieces = make_corpus(300, 1, 1)["train"], {"</s>": 0, "<unk>": 1, "<pad>": 2}
+    for side in ("en", "de"):
+        options = {"model_prefix": str(tmp_path / side), "vocab_size": 120, "minloglevel": 2}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=(pair[side] for pair in pairs), **options)
+        for line in (tmp_path / f"{side}.vocab").read_text().splitlines()[3:]:
+            pieces.setdefault(line.split("\t")[0], len(pieces))
+    (tmp_path / "vocab.json").write_text(json.dumps(pieces))
+    files = [str(tmp_path / file) for file in ("en.model", "de.model", "vocab.json")]
+    marian, german = MarianTokenizer(*files), sentencepiece.SentencePieceProcessor(files[1])
+    english, translation = pairs[0]["en"], pairs[0]["de"]
+    (labels,) = PairTokenizer(marian, marian, 256, 256)([english], [translation], [0])["labels"]
+    assert labels == [*(pieces[piece] for piece in german.encode(translation, out_type=str)), pieces["</s>"]]
