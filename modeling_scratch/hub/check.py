@@ -51,7 +51,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     check_texts(files)
     parameters = check_weights(files)
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with as_user_error(f"{copy} cannot be loaded here: "), torch.random.fork_rng(devices):  # training may go on
+    with as_user_error(f"{copy} cannot be loaded here: "), torch.random.fork_rng(devices):  # training may continue
         author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     check_loading("with this project", author)
     code = ", ".join(name for name in files if name.endswith(".py"))

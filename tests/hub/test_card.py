@@ -313,7 +313,7 @@ def test_base_model_is_one_of_the_hub(tmp_path, monkeypatch, name, expected):
         ("de", "en", ["de", "en"], None, "German to English"),
         ("no", "sv", ["no", "sv"], None, "Norwegian to Swedish"),
         ("pt_BR", "zh-Hant", ["pt", "zh"], ["pt-BR", "zh-Hant"], "Portuguese (pt-BR) to Chinese (zh-Hant)"),
-        ("EN", "deu", ["en", "deu"], None, "English to deu"),
+        ("EN", "deu", ["en", "de"], None, "English to German"),
     ],
 )
 def test_languages(tmp_path, source, target, language, bcp47, title):

@@ -163,8 +163,7 @@ def test_json_of_another_shape_is_named_before_any_code_is_run(name, content, me
 
 def test_a_check_draws_no_random_numbers(run, tmp_path, monkeypatch):
     """Training continues after a push of the best model as if there had been none."""
-    observed = probe.observe(str(run), ["A cat sleeps."], False)
-    monkeypatch.setattr(check, "PROBES", ["A cat sleeps."])
+    observed = {"loading": [], "logits": torch.zeros(1)}
     monkeypatch.setattr(check, "observe_as_a_stranger", lambda *_: observed)
     monkeypatch.setattr(check, "compare_results", lambda *_: None)
     before = torch.get_rng_state()
