@@ -45,8 +45,8 @@ def language_name(tag: str) -> str:
 
 
 def base_language(tag: str) -> str:
-    """The language without region or script: de for de-AT and deu. A tag that is not a language is only lower-cased."""
-    code = language_code(tag) or tag.lower()
+    """The language without region or script: de for de-AT, de_AT and deu."""
+    code = language_code(tag) or tag.replace("_", "-").split("-")[0].lower()
     return "zh" if code == "cmn" else code  # Mandarin, the standard language of zh
 
 

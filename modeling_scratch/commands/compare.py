@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def main(
     runs: Annotated[list[Path], typer.Argument(help="the folders of two runs or more")],
-    out: Annotated[Path | None, typer.Option(help="draw their validation curves into this PNG file")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the same as JSON")] = False,
+    out: Annotated[Path | None, typer.Option(help="draw their validation curves to this PNG file")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     debug: Debug = False,
 ) -> None:
     """
-    Compare runs: scores with 95 % intervals, updates, minutes, tokens, parameters; the mean of runs that differ in
-    their seeds alone; what differs in the recipes; and the significance of each run's BLEU against the first's.
+    Compare runs: scores with 95 % intervals, updates, minutes, tokens and parameters; the means of runs that differ
+    only in their seeds; the differences of the recipes; and the significance of each run's BLEU against the first's.
     """
     log_to_terminal(logging.WARNING)
     with one_line_errors(debug):
@@ -59,8 +59,8 @@ def comparison_text(comparison: "Comparison") -> list[str]:
         parts += [
             f"Against {names[0]}, by sacreBLEU's paired bootstrap ({signatures})\n\n"
             + aligned_table(["run", "set", "BLEU difference", "p"], rows),
-            "p: how often chance in the choice of sentences alone would make such a difference. It does not "
-            "include the variation between seeds; to see that, compare groups of seeds.",
+            "p: how often the choice of sentences alone would make such a difference by chance. It does not include "
+            "the variation between seeds; to see that, compare groups of seeds.",
         ]
     return [*filter(None, parts), *(["\n".join(comparison.notes)] if comparison.notes else [])]
 
@@ -108,7 +108,7 @@ def _explanation(comparison: "Comparison") -> str:
     if any(f"{key}_interval" in record for record in scores for key in METRICS):
         lines.append(f"±: half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
     if comparison.groups:
-        lines.append("sd: standard deviation over runs that differ in their seeds alone.")
+        lines.append("sd: standard deviation over runs that differ only in their seeds.")
     if not all(run.finished for run in comparison.runs):
         lines.append("not finished: the best evaluation so far, with the beams of validation.")
     return " ".join(lines)

@@ -9,7 +9,7 @@ import typer
 from ..files import new_output
 from .cli import Debug, log_to_terminal, one_line_errors
 
-_HELP = "Make something of a model that people use without this project."
+_HELP = "Export a model for use without this project."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 
 
@@ -26,8 +26,8 @@ def web_command(
     debug: Debug = False,
 ) -> None:
     """
-    Write a page that translates in the browser, on the reader's own device. A folder is for any static server; a file
-    that ends in .html holds everything, and browsers open it from a disk.
+    Write a page that translates in the browser, on the reader's device. A folder is for any static server; a file that
+    ends in .html contains everything, and browsers open it from disk.
     """
     log_to_terminal()
     with one_line_errors(debug):
@@ -49,8 +49,8 @@ def transformersjs_command(
     debug: Debug = False,
 ) -> None:
     """
-    Write a folder that transformers.js loads, with 32-bit and with 8-bit weights. Its README.md has the lines of
-    JavaScript that translate.
+    Write a folder that transformers.js loads, with 32-bit and with 8-bit weights. Its README.md shows the JavaScript to
+    translate with it.
     """
     log_to_terminal()
     with one_line_errors(debug):
@@ -63,7 +63,7 @@ def transformersjs_command(
 
 @app.command("runtime")
 def runtime_command(debug: Debug = False) -> None:
-    """Fetch what pages run on, once, as `scratch export web` does where it is missing."""
+    """Fetch the JavaScript runtime of pages and cache it, as `scratch export web` does when needed."""
     log_to_terminal()
     with one_line_errors(debug):
         from ..apps.web.runtime import runtime_files

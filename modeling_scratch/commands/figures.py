@@ -9,7 +9,7 @@ import typer
 from ..errors import UserError, as_user_error
 from .cli import Debug, log_to_terminal, one_line_errors
 
-_HELP = "Draw pictures, as PNG files."
+_HELP = "Draw figures, as PNG files."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 
 
@@ -25,7 +25,7 @@ def curves(
         from ..training.folder import METRICS_FILE, read_metrics
 
         if not (records := read_metrics(run)):
-            raise UserError(f"{run} holds no records of a run ({METRICS_FILE})")
+            raise UserError(f"{run} contains no records of a run ({METRICS_FILE})")
         print(str(save(curves_figure(records), out or run / "curves.png")))
 
 
@@ -53,7 +53,7 @@ def attention(
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path("attention"),
     debug: Debug = False,
 ) -> None:
-    """Translate a sentence and draw what each head attends to: in the encoder, in the decoder, and across."""
+    """Translate a sentence and draw what each head attends to: in the encoder, the decoder and cross-attention."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         from ..apps.figures.attention_maps import attention_maps, parse_layer, save_attention

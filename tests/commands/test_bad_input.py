@@ -205,7 +205,7 @@ def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
 def test_the_data_to_score_on_is_never_guessed(trained, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
-    assert "use --config" in fails(capsys, evaluate=str(elsewhere))
+    assert "--config" in fails(capsys, evaluate=str(elsewhere))
     run_training(evaluate=str(trained / "checkpoints" / "step-0000020"))
     assert "500 sentences of test" in capsys.readouterr().out
     assert "do not go with it" in fails(capsys, evaluate=str(trained), resume=True)

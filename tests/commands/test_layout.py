@@ -32,7 +32,6 @@ UPWARD = {"training/finish.py": {"apps", "hub"}}
 UPWARD |= {f"training/{name}.py": {"hub"} for name in ("run", "train")}
 # Public names and modules that still exist twice, besides those of a command and what it calls.
 TWICE = set()
-each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 
 @cache
@@ -53,16 +52,17 @@ def imported(path: Path, nodes) -> set[str]:
     return names
 
 
-@each_module
-def test_imports_point_down(path):
-    """At the top of a module and within its functions."""
-    rooms = [*ROOMS, *ROOT_ROOMS]
-    ours = [
-        name.split(".")[1] for name in imported(path, ast.walk(parsed(path))) if name.startswith("modeling_scratch.")
-    ]
-    found = {name if name in rooms else "__init__" for name in ours}
-    above = rooms[: rooms.index(path.relative_to(PACKAGE).with_suffix("").parts[0])]
-    assert found & set(above) == UPWARD.get(str(path.relative_to(PACKAGE)), set())
+def test_imports_point_down():
+    """At the top of modules and within functions."""
+    rooms, found = [*ROOMS, *ROOT_ROOMS], {}
+    for path in MODULES:
+        names = imported(path, ast.walk(parsed(path)))
+        ours = {name.split(".")[1] for name in names if name.startswith("modeling_scratch.")}
+        ours = {name if name in rooms else "__init__" for name in ours}
+        above = rooms[: rooms.index(path.relative_to(PACKAGE).with_suffix("").parts[0])]
+        if upward := ours & set(above):
+            found[str(path.relative_to(PACKAGE))] = upward
+    assert found == UPWARD
 
 
 @pytest.mark.parametrize("room", ROOT_ROOMS)
@@ -87,16 +87,18 @@ def test_a_name_means_one_thing():
     assert {name for name, paths in places.items() if len(paths) > 1} <= TWICE
 
 
-@each_module
-def test_temporary_folders_go_even_if_a_signal_ends_the_process(path):
+def test_temporary_folders_are_deleted_even_if_a_signal_ends_the_process():
     """Unlike those of Python's own functions."""
-    names = {each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in ast.walk(parsed(path))}
-    assert path == PACKAGE / "files.py" or not names & {"TemporaryDirectory", "mkdtemp"}
+    for path in MODULES:
+        names = {
+            each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in ast.walk(parsed(path))
+        }
+        assert path == PACKAGE / "files.py" or not names & {"TemporaryDirectory", "mkdtemp"}, path
 
 
-@each_module
-def test_every_module_has_a_docstring(path):
-    assert len(ast.get_docstring(parsed(path)).splitlines()[0]) > 15
+def test_every_module_has_a_docstring():
+    for path in MODULES:
+        assert len((ast.get_docstring(parsed(path)) or "").partition("\n")[0]) > 15, path
 
 
 def test_every_sub_package_is_in_the_wheel():

@@ -150,13 +150,13 @@ def word_level(tmp_path, vocabulary, **special):
 
 def test_an_existing_token_is_never_reused_as_a_special_one(tmp_path):
     taken = word_level(tmp_path / "taken", {"u": 0, "a": 1, "<pad>": 2})
-    with pytest.raises(ValueError, match=r"has no pad_token, and '<pad>' is taken \(id 2\)"):
+    with pytest.raises(ValueError, match=r"has no pad_token, and '<pad>' is already a token \(id 2\)"):
         adopt_tokenizer(taken)
     vocabulary = {"u": 0, "a": 1, "</s>": 2, "<s>": 3}
     shared = word_level(
         tmp_path / "shared", vocabulary, pad_token="</s>", eos_token="</s>", bos_token="<s>", unk_token="u"
     )
-    with pytest.raises(ValueError, match="pad_token and eos_token are the same token"):
+    with pytest.raises(ValueError, match=r"pad_token and eos_token .* same token"):
         adopt_tokenizer(shared)
 
 

@@ -112,4 +112,4 @@ def test_metrics_that_cannot_be_drawn(metrics, tmp_path):
         (tmp_path / "metrics.jsonl").write_text(metrics)
     result = run("curves", tmp_path)
     assert result.exit_code == 2
-    assert f"{tmp_path} holds no records of a run (metrics.jsonl)" in result.stderr
+    assert f"{tmp_path} contains no records of a run (metrics.jsonl)" in result.stderr

