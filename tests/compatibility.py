@@ -182,7 +182,8 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, help="where to keep the environments for later runs")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    from loopback_client import ADA, lasting_client, running_hub
+    from loopback_client import lasting_client
+    from loopback_hub import ADA, LoopbackHub
 
     failed = 0
     with tempfile.TemporaryDirectory() as name:
@@ -191,7 +192,7 @@ def main() -> int:
         models = {options.folder.name: options.folder.resolve()} if options.folder else make_models(work / "models")
         names = {"folder": list(map(str, models.values())), "hub": [f"ada/{title}" for title in models]}
         rename_private_methods(work / "renamed")
-        with running_hub(work) as hub, lasting_client(hub) as client:
+        with LoopbackHub() as hub, lasting_client(hub, work / "home") as client:
             for title, folder in models.items():
                 client(client_push, folder=str(folder), repository=f"ada/{title}")
             expected = probe(sys.executable, names["folder"], work, HF_HUB_OFFLINE="1")

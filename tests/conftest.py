@@ -28,7 +28,7 @@ import pytest
 import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from loopback_fixtures import client, copied_run, hub, hub_and_client, pushes  # noqa: F401
+from loopback_client import client, copied_run, hub, hub_and_client, push  # noqa: F401
 from safetensors.torch import load_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration

@@ -1,62 +1,44 @@
-"""Runs functions of a test file in another process, as a client of a loopback Hub.
+"""
+A client of the loopback Hub: a process that runs functions of test files, one after another, and fixtures around it.
 
-huggingface_hub reads HF_ENDPOINT and its siblings once, at import: a client of a test's own server needs a new process.
-By convention the functions that run there are named client_*; their arguments and results are JSON.
+huggingface_hub reads HF_ENDPOINT once, at import, so a client of a test's server needs a process of its own. By
+convention the functions that run there are named client_*; their arguments and results are JSON.
 """
 
-import hashlib
+import contextlib
 import inspect
+import io
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, set_client_factory
-from huggingface_hub.utils import httpx
-from huggingface_hub.utils._http import default_client_factory
-from loopback_hub import LoopbackHub
+import pytest
+from loopback_hub import ADA, LoopbackHub
+from safetensors.torch import load_file, save_file
 
 IMPORTS = os.pathsep.join(map(str, (Path(__file__).parent.parent, Path(__file__).parent)))
-ADA, READER, GRACE = (
-    "hf_AdaWrites0123456789abcdefghijk",
-    "hf_AdaReads0123456789abcdefghijkl",
-    "hf_GraceWrites0123456789abcdefghi",
-)
 MODEL = "ada/model"
 ANSWER = "=> "
+# Reading the recipe takes a good part of a push's time if every default is spelled out.
+SHORT_RECIPE = "output_dir: runs/trained\noptimization: {max_steps: 20}\n"
 
 
-@contextmanager
-def running_hub(folder: Path) -> Iterator[LoopbackHub]:
-    """A Hub below the folder that knows ada, with a token that writes and one that reads, and grace."""
-    with LoopbackHub(folder / "hub") as hub:
-        hub.add_token(ADA, "ada")
-        hub.add_token(READER, "ada", role="read")
-        hub.add_token(GRACE, "grace")
-        yield hub
-        assert hub.leaks() == []
-        assert [entry for entry in hub.requests if entry["status"] == 501] == []  # a defect of the Hub itself
-
-
-@contextmanager
-def lasting_client(hub: LoopbackHub) -> Iterator[Callable]:
+@contextlib.contextmanager
+def lasting_client(hub: LoopbackHub, home: Path) -> Iterator[Callable]:
     """A process that runs one function after another. What is yielded takes a function and arguments: its result."""
-    home = hub.store.root.parent / "home"
+    environment = os.environ | hub.environment(ADA, home) | {"PYTHONPATH": IMPORTS}
     process = subprocess.Popen(
-        [sys.executable, __file__],
-        env=os.environ | hub.environment(ADA, home) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": IMPORTS},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
-    def call(function: Callable, token: str | None = ADA, **arguments):
+    def call(function: Callable, token: str = ADA, **arguments):
         asked = [inspect.getfile(function), function.__name__, token, arguments]
         print(json.dumps(asked), file=process.stdin, flush=True)
         for line in process.stdout:
@@ -72,42 +54,157 @@ def lasting_client(hub: LoopbackHub) -> Iterator[Callable]:
     process.wait(timeout=60)
 
 
-# -- for use in such a process -----------------------------------------------------------------------------------------
+# -- fixtures: one server and one client for all tests, since a process takes seconds to start -------------------------
 
 
-def outcome(function: Callable, *arguments, **options) -> dict:
-    """{"value": ...} or {"error", "status", "message"} of a call."""
-    try:
-        return {"value": function(*arguments, **options)}
-    except Exception as error:
-        response = getattr(error, "response", None)
-        status = response.status_code if response is not None else None
-        return {"error": type(error).__name__, "status": status, "message": str(error)}
+@pytest.fixture(scope="session")
+def hub_and_client(tmp_path_factory):
+    with LoopbackHub() as hub, lasting_client(hub, tmp_path_factory.mktemp("home")) as client:
+        yield hub, client
 
 
-def ask(method: str, path: str, **options) -> httpx.Response:
-    """A request of a test's own. It needs no certificates, and to load them would take as long as a push."""
-    return httpx.request(method, f"{os.environ['HF_ENDPOINT']}/{path}", verify=False, timeout=60, **options)
+@pytest.fixture
+def hub(hub_and_client) -> Iterator[LoopbackHub]:
+    """A Hub without repositories and faults."""
+    hub, _ = hub_and_client
+    hub.clear()
+    hub.repositories.clear()
+    yield hub
+    assert hub.leaks == []
 
 
-def additions(files: dict[str, bytes | str]) -> list[CommitOperationAdd]:
-    return [
-        CommitOperationAdd(path, content.encode() if isinstance(content, str) else content)
-        for path, content in files.items()
-    ]
+@pytest.fixture
+def client(hub_and_client) -> Callable:
+    """Runs a function of a test file in the client process; see `lasting_client`."""
+    return hub_and_client[1]
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+@pytest.fixture(name="run")
+def copied_run(trained, tmp_path) -> Path:
+    """The folder of a run, to change and to push."""
+    run = Path(shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints")))
+    (run / "recipe.yaml").write_text(SHORT_RECIPE)
+    return run
+
+
+@pytest.fixture
+def push(hub, client, run) -> Callable:
+    """Pushes the folder `run` without the check of its files, and returns what was printed."""
+
+    def pushed(repo_id: str = MODEL, code: int = 0, token: str = ADA, **options) -> str:
+        found, said = client(client_upload, token=token, folder=str(run), repo_id=repo_id, **options)
+        assert found == code, said
+        return said
+
+    return pushed
+
+
+def change_weights(run: Path, value: float) -> bytes:
+    """Fill a bias of a model in a folder with a number; the new file of weights."""
+    weights = load_file(run / "model.safetensors")
+    weights["lm_head.bias" if "lm_head.bias" in weights else "model.encoder.layer_norm.bias"].fill_(value)
+    save_file(weights, run / "model.safetensors", {"format": "pt"})
+    return (run / "model.safetensors").read_bytes()
+
+
+# -- for use in the client process -------------------------------------------------------------------------------------
+
+
+def call_command(main: Callable, *arguments, **options) -> list:
+    """[exit code, everything that was printed] of a command."""
+    output, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+        try:
+            main(*arguments, **options)
+        except SystemExit as end:
+            code = end.code
+    return [code, output.getvalue()]
+
+
+def without_check_and_waits() -> None:
+    """Pushes copy what is in a folder without the check of it, and retries do not wait."""
+    from modeling_scratch.hub import push
+    from modeling_scratch.hub.allowed_files import copy_files
+
+    push.check_model = lambda folder, copy, run: list(copy_files(folder, copy))
+    time.sleep = lambda seconds: None
+
+
+def client_upload(
+    folder: str, repo_id: str, check: bool = False, xet: bool = False, real_page: bool = False, **options
+) -> list:
+    """
+    scratch upload: [exit code, everything that was printed].
+
+    Args:
+        check: load the folder as a stranger would before the push.
+        xet: upload large files by Xet instead of LFS.
+        real_page: export the page of a Space, instead of a stand-in that takes no time.
+    """
+    from huggingface_hub import constants
+
+    from modeling_scratch.apps.web import export, space
+    from modeling_scratch.commands import upload
+
+    if not check:
+        without_check_and_waits()
+    space.export_page = export.export_page if real_page else write_page
+    constants.HF_HUB_DISABLE_XET = not xet
+    if xet:  # which would not upload again what it has uploaded
+        from huggingface_hub.utils._xet import abort_xet_session
+
+        abort_xet_session()
+        shutil.rmtree(constants.HF_XET_CACHE, ignore_errors=True)
+    return call_command(upload.main, Path(folder), repo_id, **options)
+
+
+def write_page(name: str, page: Path, license: str | None) -> None:
+    """A stand-in for a model's page, which changes with the weights and the license."""
+    from modeling_scratch.hub.card import license_of
+    from modeling_scratch.training.records import run_of
+
+    page.mkdir()
+    (page / "license").write_text(str(license_of(Path(name), run_of(Path(name)), license)))
+    (page / "index.html").write_text("<p>A page")
+    (page / "model.json").write_text('{"title": "English to German"}')
+    shutil.copy(Path(name) / "model.safetensors", page / "encoder.onnx")
+
+
+def client_train(output_dir: str, arguments: list[str], overwrite: bool = False) -> list:
+    """train.py with a small model: [exit code, everything that was printed]."""
+    from conftest import quick_run
+
+    without_check_and_waits()
+    return call_command(quick_run, output_dir, *arguments, overwrite=overwrite)
+
+
+def client_try_push(folder: str) -> list:
+    """A push during training, of a recipe that pushes the best weights: [0, everything that was logged]."""
+    from modeling_scratch.commands.cli import log_to_terminal
+    from modeling_scratch.hub.push import try_push
+    from modeling_scratch.recipe.reading import load_recipe
+
+    def push() -> None:
+        log_to_terminal()
+        try_push(load_recipe(Path(folder) / "recipe.yaml"), "Upload model")
+
+    without_check_and_waits()
+    return call_command(push)
+
+
+def client_download_space(repo_id: str, folder: str) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download(repo_id, repo_type="space", local_dir=folder)
 
 
 def answer_calls() -> None:
-    """Run what `lasting_client` is called with. Token, time.sleep and HTTP client are set back after each call."""
+    """Run the functions that `lasting_client` asks for. What they replace is set back after each."""
     loaded: dict[str, dict] = {}
     sleep = time.sleep
     for line in sys.stdin:
         file, name, token, arguments = json.loads(line)
-        os.environ["HF_TOKEN"] = token or ""
+        os.environ["HF_TOKEN"] = token
         try:
             if file not in loaded:
                 loaded[file] = runpy.run_path(file)
@@ -115,7 +212,10 @@ def answer_calls() -> None:
         except Exception:
             answer = {"traceback": traceback.format_exc()}
         time.sleep = sleep
-        set_client_factory(default_client_factory)
+        if "modeling_scratch.hub.push" in sys.modules:
+            from modeling_scratch.hub import check, push
+
+            push.check_model = check.check_model
         print(ANSWER + json.dumps(answer), flush=True)
 
 

@@ -8,11 +8,11 @@ import typer
 
 from ..errors import UserError
 from ..files import temporary_folder
-from ..recipe import SECONDS_TO_ANSWER
+from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from .cli import Debug, log_to_terminal, one_line_errors
 
 if TYPE_CHECKING:
-    from ..hub.repository import PushOptions
+    from ..hub.push import PushOptions
 
 
 def main(
@@ -30,11 +30,14 @@ def main(
         tuple[str, str] | None, typer.Option(help="source and target codes, e.g. en de (default: as the folder says)")
     ] = None,
     author: Annotated[str | None, typer.Option(help="the model's author, for its card")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace files and a card that others have pushed or edited")
+    ] = False,
     space: Annotated[
         bool, typer.Option("--space", help="also push a page that translates, as a static Space of the same name")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="seconds to wait for the Hub's answer")] = SECONDS_TO_ANSWER,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for each response of the Hub")] = SECONDS_TO_ANSWER,
+    deadline: Annotated[float, typer.Option(help="seconds that the whole upload may take")] = SECONDS_TO_PUSH,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="only check, which runs the folder's code")] = False,
     debug: Debug = False,
@@ -43,9 +46,9 @@ def main(
     Check a model folder by loading it as a stranger would, which runs its Python files, and push it as one commit.
     """
     log_to_terminal(logging.INFO)
-    unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
+    unsure = "interrupted; the repository is at the old revision or the new one: run the same command again"
     with one_line_errors(debug, interrupted=unsure):
-        from ..hub.repository import PushOptions
+        from ..hub.push import PushOptions
 
         if repo_id is None and not check_only:
             raise UserError("which repository? scratch upload FOLDER user/name")
@@ -59,6 +62,7 @@ def main(
             license=license,
             overwrite=overwrite,
             timeout=timeout,
+            deadline=deadline,
             languages=languages,
             author=author,
             space=space,
@@ -83,18 +87,17 @@ def _push(folder: Path, options: "PushOptions") -> None:
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
-    """Print what the check finds; for a dry run, also what would be pushed."""
-    from ..hub.push import deletions, prepare
+    """Print the results of the check; for a dry run, also what would be pushed."""
+    from ..hub.push import Record, prepare_push
 
     with temporary_folder() as copy:
-        prepared = prepare(folder, options, copy)
+        prepared = prepare_push(folder, options, copy, Record.read(folder, options))
         lines = prepared.findings
         if dry_run:
             sizes = prepared.sizes()
             lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
             lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
-            lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
             if options.space:
                 lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
-            lines.append(f"\nThe card, without what was edited on the Hub:\n\n{prepared.card}")
+            lines.append(f"\nThe card, without edits made on the Hub:\n\n{prepared.card}")
         print("\n".join(lines))

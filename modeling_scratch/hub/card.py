@@ -1,19 +1,15 @@
 """
-Merge a generated model card with what people wrote around it, which survives the next push.
+The model card of a folder: what is generated from a run's records or the model's files, and what its owner wrote.
 
-A push replaces the text between the lines `BEGIN` and `END`, the metadata in `MEASURED`, and all other metadata that is
-still as the push before generated it. The text above and below, and metadata edited on the Hub or in the folder, stay.
-
-Generate the model card of a run from its records: scores, samples, recipe, machine, curves, limits.
-
-Generate a folder's model card, from a run's records or from its files, and check that a card is complete.
+A push regenerates the text between the lines `BEGIN` and `END` and the metadata that we know. The text above and below,
+and all other metadata, belong to the owner and stay.
 """
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,109 +18,246 @@ from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import yaml_dump
 
-from ..errors import TOKEN, UserError
+from ..data.sources import Provenance
+from ..errors import TOKEN, UserError, without_tokens
 from ..languages import language_code
 from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, tells_nothing, title_of
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
-from .markdown import escape, hub_link, plural, table
+from .card_markdown import escape, hub_link, plural, table
 from .plain_card import METADATA, Conversion, ModelFacts, describe_search, limits, make_card, read_facts
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
 END = "<!-- modeling_scratch: the next push replaces the text up to here; write your own below this line -->"
-MEASURED = {"metrics", "model-index", "widget"}  # metadata that is always regenerated
+MEASURED = {"metrics", "model-index", "widget"}  # metadata that goes if it is not generated again
+PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
+_WIDGET_EXAMPLES = 3
+
+logger = logging.getLogger(__name__)
 
 
-@dataclass
-class EditableCard:
-    """A model card, split into what is generated and what is not."""
-
-    metadata: dict[str, Any]
-    above: str
-    generated: str | None  # None: the card has no such part
-    below: str
-
-    def edits(self) -> tuple[dict[str, Any], str, str]:
-        """What the next push keeps."""
-        metadata = {key: value for key, value in self.metadata.items() if key not in MEASURED}
-        return metadata, self.above.strip(), self.below.strip()
-
-    def __str__(self) -> str:
-        front = yaml_dump(self.metadata, sort_keys=False, width=math.inf).strip()
-        parts = [f"---\n{front}\n---" if self.metadata else "", self.above]
-        parts += [] if self.generated is None else [f"{BEGIN}\n\n{self.generated.strip()}\n\n{END}", self.below]
-        return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+# -- the card with its owner's text ------------------------------------------------------------------------------------
 
 
-def split_front_matter(text: str, what: str = "the card") -> tuple[dict[str, Any], str]:
+def updated_card(
+    folder: Path,
+    repo_id: str,
+    run: RunRecords | None,
+    license: str | None = None,
+    languages: Sequence[str] | None = None,
+    author: str | None = None,
+    has_space: bool = False,
+    before: str | None = None,
+) -> str:
+    """
+    The card of a model folder, with the owner's text of the card before it.
+
+    Args:
+        license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: that of the recipe, of
+            the card before, or the default.
+        before: the last card, as its owner may have edited it.
+
+    Raises:
+        UserError: a record is missing or damaged, an argument is wrong, or the card is not complete.
+    """
+    metadata, body = split_front_matter(before or "")
+    license = _license(run, license, metadata)
+    generated = build_card(folder, repo_id, run, license, languages, author, has_space)
+    above, begin, rest = body.partition(BEGIN)
+    _, end, below = rest.partition(END)
+    text = f"{BEGIN}\n\n{generated.text.strip()}\n\n{END}"
+    if body.strip() and not (begin and end):
+        logger.warning(
+            "the card has none of our text, and is kept as its owner wrote it; to have the text generated, delete "
+            f"{CARD} in the folder and on the Hub"
+        )
+        above, text, below = body, "", ""
+    data = generated.data.to_dict()
+    data |= {key: value for key, value in metadata.items() if key not in MEASURED | data.keys()}
+    if isinstance(tags := metadata.get("tags"), list):
+        data["tags"] = list(dict.fromkeys([*data["tags"], *tags]))
+    front = yaml_dump(data, sort_keys=False, width=math.inf).strip()
+    parts = [f"---\n{front}\n---", *(part.strip() for part in (above, text, below))]
+    card = "\n\n".join(filter(None, parts)) + "\n"
+    check_card(card, required_metadata(run))
+    return card
+
+
+def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
     """
     A card's metadata and its text.
 
     Raises:
-        UserError: the metadata is not a YAML mapping; the message says where.
+        UserError: the metadata is not a YAML mapping; the message gives the line.
     """
     text = re.sub(r"\r\n?", "\n", text.removeprefix("\ufeff"))
     found = REGEX_YAML_BLOCK.search(text)
     if found is None:
         if re.match(r"\s*---[ \t]*\n", text):
-            raise UserError(f"{what}: the metadata that begins with --- has no line --- at its end")
+            raise UserError("the card: its metadata begins with --- and has no line --- at its end")
         return {}, text
     first = text[: found.start(2)].count("\n") + 1
     try:
         metadata = yaml.safe_load(found[2])
     except Exception as error:  # PyYAML's own, or of a value, such as the date 2026-13-01
         mark = getattr(error, "problem_mark", None)
-        line = f"{first + mark.line}" if mark else f"{first} and after"
+        line = first + mark.line if mark else first
         problem = getattr(error, "problem", None) or error
-        raise UserError(f"{what}, line {line}: the metadata is not valid YAML: {problem}") from None
+        raise UserError(f"the card, line {line}: its metadata is not valid YAML: {problem}") from None
     if not isinstance(metadata, dict | None):
-        raise UserError(f"{what}, line {first}: the metadata must be keys with values, not a {type(metadata).__name__}")
+        raise UserError(f"the card, line {first}: its metadata is a {type(metadata).__name__}, not keys with values")
     return metadata or {}, text[found.end() :]
 
 
-def parse_card(text: str, what: str) -> EditableCard:
-    """Split a card into its parts. `what` names it in messages."""
-    metadata, body = split_front_matter(text, what)
-    above, begin, rest = body.partition(BEGIN)
-    generated, end, below = rest.partition(END)
-    if begin and end:
-        return EditableCard(metadata, above, generated, below)
-    # The Hub's form for a new repository writes only metadata.
-    return EditableCard(metadata, body, None if body.strip() else "", "")
+# -- what a card must have ---------------------------------------------------------------------------------------------
+
+REQUIRED_METADATA = ("language", "license", "library_name", "pipeline_tag", "tags", "metrics", "model-index")
 
 
-def choose_edited(
-    generated: EditableCard, in_folder: EditableCard | None, on_hub: EditableCard | None, pushed: EditableCard | None
-) -> EditableCard | None:
-    """The card edited since the last push, whose edits the next one keeps; None if both were, differently."""
-    if in_folder is None or on_hub is None:
-        return in_folder or on_hub or generated
-    before = (pushed or generated).edits()
-    if in_folder.edits() in (before, on_hub.edits()):
-        return on_hub
-    return in_folder if on_hub.edits() == before else None
+def check_license(license: str) -> str:
+    """The normalized identifier of a license. UserError if it cannot be one."""
+    license = license.strip().lower()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
+    return license
 
 
-def update_card(
-    generated: EditableCard, edited: EditableCard, replaced: set[str], before: dict[str, Any]
-) -> EditableCard:
+def license_of(folder: Path, run: RunRecords | None, given: str | None = None) -> str | None:
+    """The license of the model in a folder: as given, of its recipe or its card, or the default. None: unknown."""
+    metadata: dict[str, Any] = {}
+    with suppress(ValueError, OSError):  # a push reports what is wrong with a card
+        metadata, _ = split_front_matter((folder / CARD).read_text(encoding="utf-8"))
+    license = _license(run, given, metadata)
+    return ", ".join(map(str, license)) if isinstance(license, list) else license
+
+
+def _license(run: RunRecords | None, given: str | None, metadata: dict[str, Any]) -> Any:
+    if given is None and run is not None:
+        given = run.recipe.hub.license
+    if given is not None:
+        return check_license(given)
+    return metadata.get("license") or _default_license(run)
+
+
+def _default_license(run: RunRecords | None) -> str | None:
+    """apache-2.0 for a run from random weights. None for any other model, since its weights come from elsewhere."""
+    return "apache-2.0" if run and run.recipe.model.start_from is None else None
+
+
+def check_languages(*tags: str) -> None:
+    """Raise UserError for language tags that have no ISO 639 code."""
+    if wrong := [tag for tag in tags if language_code(tag) is None]:
+        raise UserError(
+            f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model card must have; set "
+            "data.source_language and data.target_language to codes, and data.source_column and data.target_column to "
+            "the names of the columns if they have other names"
+        )
+
+
+def required_metadata(run: RunRecords | None) -> tuple[str, ...]:
     """
-    The generated card with the edits of another one.
+    Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
+    started from another model, the license.
+    """
+    if run is None:
+        return tuple(METADATA)
+    return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(run))
+
+
+def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
+    """
+    Check a model card offline. Before a commit the Hub checks the values in its metadata.
 
     Args:
-        replaced: metadata to take from `generated` besides `MEASURED`.
-        before: the metadata that was generated for `edited`; what still has these values is not an edit.
+        required: metadata that must be there.
+
+    Raises:
+        UserError: names everything that is missing or wrong.
     """
-    edits = (item for item in edited.metadata.items() if item not in before.items())
-    kept = {key: value for key, value in edits if key not in MEASURED | replaced}
-    # A card without a generated part is entirely somebody's own text.
-    text = None if edited.generated is None else generated.generated
-    return EditableCard(generated.metadata | kept, edited.above, text, edited.below)
+    metadata, _ = split_front_matter(text)
+    problems = []
+    for key in required:
+        if metadata.get(key) in (None, "", [], {}):
+            how = ", e.g. [en, de]: the recipe's languages are not ISO 639 codes" if key == "language" else ""
+            problems.append(f"metadata: {key} is missing{how}")
+    try:
+        ModelCard(text.removeprefix("\ufeff"))
+    except Exception as error:
+        problems.append(f"metadata: huggingface_hub cannot read it: {' '.join(str(error).split())}")
+    if TOKEN.search(text):
+        problems.append("it contains what looks like a token (hf_...): remove it, and revoke it if it is one")
+    if problems:
+        raise UserError(f"the model card is not complete: {'; '.join(problems)}")
 
 
-PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
-_WIDGET_EXAMPLES = 3
+# -- what is generated -------------------------------------------------------------------------------------------------
+
+
+def build_card(
+    folder: Path,
+    repo_id: str,
+    run: RunRecords | None,
+    license: Any = None,
+    languages: Sequence[str] | None = None,
+    author: str | None = None,
+    has_space: bool = False,
+) -> ModelCard:
+    """
+    Generate the card of a model folder.
+
+    Args:
+        repo_id: where the model goes, user/name.
+        run: the run whose folder it is, if any.
+        license: None: the default for a run from random weights, unknown for any other model.
+        languages: codes of source and target. None: those that the recipe or the tokenizer names, if any.
+        author: a name. None: the card names no author, only who shares the model.
+        has_space: whether a Space of the same name has a page to try the model on.
+
+    Raises:
+        UserError: a record is missing or damaged, or a language is not an ISO 639 code.
+    """
+    if wrong := [tag for tag in languages or () if language_code(tag) is None]:
+        raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
+    tags = [tag.strip().replace("_", "-") for tag in languages or ()]
+    metadata = {"license": license or _default_license(run)}
+    if run is None:
+        card = _card_of_model(folder, repo_id, tags, metadata, author)
+    else:
+        card = card_of_run(run, repo_id, tags, metadata, author)
+    if has_space:
+        link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it translates in your browser."
+        card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)
+    return card
+
+
+def _card_of_model(
+    folder: Path, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
+) -> ModelCard:
+    facts, conversion = read_facts(folder, languages), Conversion.read(folder)
+    metadata["language_bcp47"] = list(languages) if any("-" in tag for tag in languages) else None
+    if conversion is None:
+        return make_card(facts, repo_id, author=author, metadata=metadata)
+    facts.base_model = conversion.name
+    before = hub_link(conversion.name) if conversion.name else f"the {conversion.kind}"
+    known = f"see the card of {before}" if conversion.name else "ask whoever trained it"
+    named = f", {before}," if conversion.name else ""
+    origin = f"It was converted from a {conversion.kind}{named} by modeling_scratch {conversion.version}."
+    how = " and how" if metadata["license"] else ", how, and on what terms they may be used"
+    sections = {
+        "Results": f"Not measured: the converted model has not been scored for this card. When it was converted, its "
+        f"logits on random ids differed from those of {before} by at most {conversion.largest_difference:.1e}, in "
+        "float32.",
+        "Training": f"The weights were taken from {before}. For what they were trained on{how}, {known}; "
+        "no training after the conversion is recorded.",
+        "Limits and intended use": limits(
+            facts, f"For what the model was trained on, {known}. Try it on text of your own before you use it."
+        ),
+    }
+    return make_card(facts, repo_id, origin, author, metadata, sections)
+
+
+# -- the card of a run -------------------------------------------------------------------------------------------------
 
 
 def card_of_run(
@@ -159,7 +292,24 @@ def _origin(run: RunRecords) -> str:
     else:
         origin = "fine-tuned from another model" if run.recipe.model.start_from else "trained from random weights"
     version = run.machine.get("modeling_scratch")
-    return f"It was {origin} on {run.training_data()}, with modeling_scratch{f' {version}' if version else ''}."
+    return f"It was {origin} on {training_data(run)}, with modeling_scratch{f' {version}' if version else ''}."
+
+
+def training_data(run: RunRecords) -> str:
+    """A description of all the training data, in Markdown."""
+    texts = [_described(run.provenance())]
+    for entry, found in zip(run.recipe.data.mix, run.mixed(), strict=True):
+        notes = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
+        notes += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
+        texts.append(_described(found) + (f" ({', '.join(notes)})" if notes else ""))
+    return " and ".join(texts)
+
+
+def _described(found: Provenance) -> str:
+    if found.hub_name is not None:
+        link = f"[{found.hub_name}](https://huggingface.co/datasets/{found.hub_name})"
+        return link + (f" ({escape(found.subset)})" if found.subset else "")
+    return f"local files ({escape(found.dataset_name)})" if found.dataset_type == "local" else found.dataset_name
 
 
 def _duration(seconds: float) -> str:
@@ -222,25 +372,25 @@ def _results(run: RunRecords) -> str:
     else:
         beams = {"num_beams": evaluation.validation_beams, "length_penalty": evaluation.length_penalty}
         state = (
-            f"The training goes on; these are the best weights so far, of update {run.scored[0]['step']:,}. Decoding "
-            f"{describe_search(beams)}."
+            "The training is not finished; these are the best weights so far, of update "
+            f"{run.scored[0]['step']:,}. Decoding {describe_search(beams)}."
         )
     scale = _scale(run, keys)
     return "\n\n".join(filter(None, [f"{state} {scale}", scores, _signatures(run, keys), _evaluations(run)]))
 
 
 def _scale(run: RunRecords, keys: list[str]) -> str:
-    """What the scores measure."""
+    """Explains the scores."""
     if keys == ["loss"]:
         return "Loss is the cross-entropy of a target token, in nats."
-    said = ["Scores are of the whole test set, detokenized."]
+    notes = ["Scores are of the whole test set, detokenized."]
     for key in keys:
         if key in METRICS:
             direction = "higher" if METRICS[key].higher_is_better else "lower"
-            said.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
+            notes.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
     if any(f"{key}_interval" in record for record in run.scored for key in keys):
-        said.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
-    return " ".join(said)
+        notes.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
+    return " ".join(notes)
 
 
 def _signatures(run: RunRecords, keys: list[str]) -> str:
@@ -264,7 +414,7 @@ def _evaluations(run: RunRecords) -> str:
         for record in run.evaluations
     ]
     return f"""<details>
-<summary>Evaluations on the validation split while it was trained</summary>
+<summary>Evaluations on the validation split during training</summary>
 
 {table(["Update", *columns.values()], rows)}
 
@@ -306,7 +456,7 @@ def _training(run: RunRecords) -> str:
     precision = machine.get("mixed_precision")
     pairs = f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
     rows = {
-        "Data": run.training_data() + pairs,
+        "Data": training_data(run) + pairs,
         "Pairs left out": f"empty ones, those above {data.max_source_tokens:,} source or {data.max_target_tokens:,} "
         "target tokens",
         "Preprocessing": _preprocessing(run),
@@ -362,162 +512,14 @@ def _limits(run: RunRecords, facts: ModelFacts) -> str:
     found = run.provenance()
     terms = ": see there for the origin and the terms of the text" if found.hub_name else ""
     domain = found.limits or (
-        f"It was trained on {run.training_data()}{terms or ', not part of this repository'}. Its scores are for text "
+        f"It was trained on {training_data(run)}{terms or ', not part of this repository'}. Its scores are for text "
         "of the same origin; expect worse ones for other topics, styles, times or spellings."
     )
     if run.recipe.model.start_from:
-        domain += " It also inherits what the model it was fine-tuned from had learnt, and that model's limits."
+        domain += " It also inherits what the model it was fine-tuned from had learned, and its limits."
     length = (
         f"It was trained on single sentences of at most {data.max_source_tokens:,} source and "
         f"{data.max_target_tokens:,} target tokens, without context: it does not know what a pronoun refers to in "
         "the sentence before, and longer texts have to be split into sentences. "
     )
     return limits(facts, domain, length)
-
-
-REQUIRED_METADATA = ("language", "license", "library_name", "pipeline_tag", "tags", "metrics", "model-index")
-
-
-def check_license(license: str) -> str:
-    """The normalized identifier of a license. UserError if it cannot be one."""
-    license = license.strip().lower()
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
-        raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
-    return license
-
-
-def license_of(folder: Path, run: RunRecords | None, given: str | None = None) -> str | None:
-    """
-    The license of the model in a folder: the one given, the recipe's, that in the folder's card, or the default; None:
-    it is not known.
-    """
-    if (given := given_license(run, given)) is not None:
-        return check_license(given)
-    with suppress(ValueError, OSError):  # a push reports what is wrong with a card
-        text = (folder / CARD).read_text(encoding="utf-8")
-        if license := split_front_matter(text)[0].get("license"):
-            return ", ".join(map(str, license)) if isinstance(license, list) else str(license)
-    return _default_license(run)
-
-
-def _default_license(run: RunRecords | None) -> str | None:
-    """apache-2.0 for a run from random weights. None for any other model, since its weights come from elsewhere."""
-    return "apache-2.0" if run and run.recipe.model.start_from is None else None
-
-
-def given_license(run: RunRecords | None, option: str | None) -> str | None:
-    """The license in the options, or else in the run's recipe."""
-    return run.recipe.hub.license if option is None and run else option
-
-
-def check_languages(*tags: str) -> None:
-    """Raise UserError for language tags that have no ISO 639 code."""
-    if wrong := [tag for tag in tags if language_code(tag) is None]:
-        raise UserError(
-            f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model card must have; set "
-            "data.source_language and data.target_language to codes, and data.source_column and data.target_column to "
-            "the names of the columns if they have other names"
-        )
-
-
-def required_metadata(run: RunRecords | None) -> tuple[str, ...]:
-    """
-    Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
-    started from another model, the license.
-    """
-    if run is None:
-        return tuple(METADATA)
-    return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(run))
-
-
-def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
-    """
-    Check a model card offline. What the values in its metadata may be, the Hub checks before a commit.
-
-    Args:
-        required: metadata that must be there.
-
-    Raises:
-        UserError: names everything that is missing or wrong.
-    """
-    metadata, _ = split_front_matter(text)
-    problems = []
-    for key in required:
-        if metadata.get(key) in (None, "", [], {}):
-            how = ", e.g. [en, de]: the recipe's languages are not ISO 639 codes" if key == "language" else ""
-            problems.append(f"metadata: {key} is missing{how}")
-    try:
-        ModelCard(text.removeprefix("\ufeff"))
-    except Exception as error:
-        problems.append(f"metadata: huggingface_hub cannot read it: {' '.join(str(error).split())}")
-    if TOKEN.search(text):
-        problems.append("it holds what looks like a token (hf_...): remove it, and revoke it if it is one")
-    if problems:
-        raise UserError(f"the model card is not complete: {'; '.join(problems)}")
-
-
-def build_card(
-    folder: Path,
-    repo_id: str,
-    run: RunRecords | None,
-    license: str | None = None,
-    languages: Sequence[str] | None = None,
-    author: str | None = None,
-    has_space: bool = False,
-) -> ModelCard:
-    """
-    Generate the card of a model folder.
-
-    Args:
-        repo_id: where the model goes, user/name.
-        run: the run whose folder it is, if any.
-        license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run
-            from random weights, unknown for any other model.
-        languages: codes of source and target. None: those that the recipe or the tokenizer names, if any.
-        author: a name. None: the card names no author, only who shares the model.
-        has_space: whether a Space of the same name has a page to try the model on.
-
-    Raises:
-        UserError: a record is missing or damaged, or an argument is wrong.
-    """
-    if wrong := [tag for tag in languages or () if language_code(tag) is None]:
-        raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
-    languages = [tag.strip().replace("_", "-") for tag in languages or ()]
-    metadata = {"license": _default_license(run) if license is None else check_license(license)}
-    if run is None:
-        card = _card_of_model(folder, repo_id, languages, metadata, author)
-    else:
-        card = card_of_run(run, repo_id, languages, metadata, author)
-    if has_space:
-        link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it translates in your browser."
-        card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)
-    return card
-
-
-# -- without a run -----------------------------------------------------------------------------------------------------
-
-
-def _card_of_model(
-    folder: Path, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
-) -> ModelCard:
-    facts, conversion = read_facts(folder, languages), Conversion.read(folder)
-    metadata["language_bcp47"] = list(languages) if any("-" in tag for tag in languages) else None
-    if conversion is None:
-        return make_card(facts, repo_id, author=author, metadata=metadata)
-    facts.base_model = conversion.name
-    before = hub_link(conversion.name) if conversion.name else f"the {conversion.kind}"
-    known = f"see the card of {before}" if conversion.name else "ask whoever trained it"
-    named = f", {before}," if conversion.name else ""
-    origin = f"It was converted from a {conversion.kind}{named} by modeling_scratch {conversion.version}."
-    how = " and how" if metadata["license"] else ", how, and on what terms they may be used"
-    sections = {
-        "Results": f"Not measured: the converted model has not been scored for this card. When it was converted, its "
-        f"logits on random ids differed from those of {before} by at most {conversion.largest_difference:.1e}, in "
-        "float32.",
-        "Training": f"The weights were taken from {before}. For what they were trained on{how}, {known}; "
-        "no training after the conversion is recorded.",
-        "Limits and intended use": limits(
-            facts, f"For what the model was trained on, {known}. Try it on text of your own before you use it."
-        ),
-    }
-    return make_card(facts, repo_id, origin, author, metadata, sections)

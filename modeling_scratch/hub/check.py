@@ -26,7 +26,7 @@ TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same 
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
 
 
-def check_folder(folder: Path, copy: Path, run: RunRecords | None) -> list[str]:
+def check_model(folder: Path, copy: Path, run: RunRecords | None) -> list[str]:
     """
     Copy the files to push, except the card, to an empty folder, and check them there.
 
@@ -51,14 +51,14 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     check_texts(files)
     parameters = check_weights(files)
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with as_user_error(f"{copy} cannot be loaded here: "), torch.random.fork_rng(devices):  # training may go on
+    with as_user_error(f"{copy} cannot be loaded here: "), torch.random.fork_rng(devices):  # training may continue
         author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     check_loading("with this project", author)
     code = ", ".join(name for name in files if name.endswith(".py"))
     logger.info(f"running the folder's Python files, as whoever loads the model would: {code}")
     stranger = observe_as_a_stranger(copy, sentences)
     check_loading("in a clean process", stranger)
-    compare(author, stranger)
+    compare_results(author, stranger)
     same = "output of random ids; there is no tokenizer"
     if "tokenizer_config.json" in files:
         same = f"translations of {len(sentences)} sentences"
@@ -131,7 +131,7 @@ def check_loading(who: str, observed: dict[str, Any]) -> None:
         raise UserError("the model's logits are not finite: its training has diverged; push an earlier checkpoint")
 
 
-def compare(author: dict[str, Any], stranger: dict[str, Any]) -> None:
+def compare_results(author: dict[str, Any], stranger: dict[str, Any]) -> None:
     """Raise UserError if a stranger's results differ from the author's."""
     differing = [
         name for name in ("input_ids", "translations", "pipeline", "decoded") if author[name] != stranger[name]

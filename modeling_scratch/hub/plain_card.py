@@ -1,8 +1,4 @@
-"""
-The card of a model known only by its config: what it is, how to use it, and what was not measured.
-
-Read facts about a model from the files in its folder, whoever wrote them.
-"""
+"""The card of any model, from the files in its folder: what it is, how to use it, and what is not known about it."""
 
 import json
 import math
@@ -24,7 +20,7 @@ from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import check_fields
 from ..training.folder import WEIGHTS
-from .markdown import escape, hub_link, plural, table
+from .card_markdown import escape, hub_link, plural, table
 
 PAPER = "https://arxiv.org/abs/1706.03762"
 METADATA = {
@@ -107,7 +103,7 @@ def _sections(facts: ModelFacts, repo_id: str) -> dict[str, str]:
         "Architecture": architecture(facts),
         "Training": "How the model was trained is not recorded.",
         "Limits and intended use": limits(
-            facts, "What the model was trained on is not recorded. Try it on text of your own before you use it."
+            facts, "Its training data is not recorded. Try the model on your own text before you use it."
         ),
         "Citation": CITATION,
     }
@@ -259,8 +255,8 @@ def limits(facts: ModelFacts, data: str, length: str = "") -> str:
         "Length.": length,
         "Errors.": "A translation may read well and be wrong: names, numbers and negations may change, words may be "
         f"left out or repeated. It always produces output, even for text that is not {source}.",
-        "No filter.": "Nothing filters what it reads or writes. It can repeat the biases of its data and produce "
-        "offensive text; no test of that is recorded.",
+        "No filter.": "Nothing filters its input or output. It can repeat the biases of its data and produce "
+        "offensive text; no test for this is recorded.",
     }
     return "\n".join(f"- **{title}** {text}" for title, text in points.items())
 

@@ -1,218 +1,373 @@
 """
-A folder's record of its pushes, so that the next one can tell the folder's commits from somebody else's.
+Push a model folder to the Hugging Face Hub, in one commit that arrives whole or not at all.
 
-Inspect a push's destination on the Hub, and decide whether the push may go there.
-
-Check a model folder and push it to the Hub, in one commit that arrives whole or not at all.
+`push` looks at the repository, checks the folder, and commits. It never overwrites a file that this folder did not
+send, and every failure leaves the repository at the old revision or the new one, so the remedy is to run it again.
 """
 
+import hashlib
+import io
 import json
 import logging
-import uuid
+import math
+import re
+import shlex
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token, hf_hub_url
+from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.hf_api import ModelInfo, RepoFile, SpaceInfo
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, validate_repo_id
 
-from ..errors import UserError, as_user_error, redact
-from ..files import reading, temporary_folder, write_whole
+from ..errors import RedactingFilter, UserError, redact
+from ..files import read_json, reading, temporary_folder, write_whole
+from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from ..recipe.schema import Recipe
 from ..training.folder import COMPANIONS
 from ..training.records import run_of
 from .allowed_files import ALLOWED, CARD, matches
-from .card import (
-    EditableCard,
-    build_card,
-    check_card,
-    check_languages,
-    check_license,
-    choose_edited,
-    given_license,
-    parse_card,
-    required_metadata,
-    update_card,
-)
-from .check import check_folder
-from .repository import HubRepository, PushOptions, has_identifier, opened_repository
+from .card import check_languages, check_license, required_metadata, updated_card
+from .check import check_model
 
 logger = logging.getLogger(__name__)
 
 RECORD = ".hub.json"
+EDITABLE = {CARD, ".gitattributes"}  # files that others may change on the Hub between two pushes
+# Files of a model, as this project and others write them. A push deletes those on the Hub that it does not contain.
+MODEL_FILES = (*ALLOWED, "*.py", "*.safetensors", "*.index.json")
+MODEL_FILES += ("*.bin", "*.pt", "*.h5", "*.msgpack", "*.onnx", "*.spm")
 
 
 @dataclass
-class LastPush:
-    """The last push of a folder to one revision of a repository."""
+class PushOptions:
+    """The options of `scratch upload`, of a recipe's `hub` section, and of the push of a Space."""
 
-    commit: str | None = None  # the last commit that is known to have arrived
-    mark: str = ""  # in the description of a later commit, whose arrival was not confirmed
-    parent: str | None = None  # the intended parent of that commit
-    card: str | None = None  # as pushed
-    metadata: dict[str, Any] = field(default_factory=dict)  # of that card, before edits were merged into it
-    files: list[str] = field(default_factory=list)
-    # For the next card.
+    repo_id: str
+    private: bool = False
+    revision: str | None = None
+    create_pr: bool = False
+    tag: str | None = None
+    message: str = "Upload model"
     license: str | None = None
+    overwrite: bool = False
+    timeout: float = SECONDS_TO_ANSWER  # seconds, for each response of the Hub
+    deadline: float = SECONDS_TO_PUSH  # seconds, for the whole upload
+    languages: tuple[str, str] | None = None  # source and target; None: as the folder's records name them
+    author: str | None = None  # for the card
+    space: bool = False  # also push a page that translates, as a static Space of the same name
+    repo_type: str = "model"  # or "space", for that page
+
+    def __post_init__(self):
+        """Raise UserError for options that cannot work, regardless of the folder and the Hub."""
+        try:
+            validate_repo_id(self.repo_id)
+        except HFValidationError as error:
+            raise UserError(f"{self.repo_id!r} is not the name of a repository: {error}") from None
+        if self.repo_id.count("/") != 1:
+            raise UserError(f"{self.repo_id!r} is not the name of a repository; it must be user/name")
+        if not self.message.strip():
+            raise UserError("--message is empty")
+        for name, value in (("--tag", self.tag), ("--revision", self.revision)):
+            if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
+                raise UserError(f"{name} {value!r} is not a valid name in git; use letters, digits, - . _ /")
+        for name, seconds in (("--timeout", self.timeout), ("--deadline", self.deadline)):
+            if not 0 < seconds < math.inf:
+                raise UserError(f"{name} is {seconds:g}; it must be a positive number of seconds")
+        if self.create_pr and (self.tag or self.revision):
+            raise UserError("--create-pr proposes a change to main: it excludes --tag and --revision")
+        if self.space and (self.create_pr or self.tag or self.revision):
+            raise UserError("--space pushes to main: it excludes --create-pr, --tag and --revision")
+
+    @property
+    def branch(self) -> str:
+        return self.revision or "main"
+
+    @property
+    def place(self) -> str:
+        """The repository's path below the Hub's address."""
+        return self.repo_id if self.repo_type == "model" else f"{self.repo_type}s/{self.repo_id}"
+
+    @property
+    def url(self) -> str:
+        return f"{HfApi().endpoint}/{self.place}"
+
+    def command(self, folder: str) -> str:
+        """The command that pushes a run's folder with these options, as far as a recipe can set them."""
+        words = ["scratch", "upload", folder, self.repo_id]
+        words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
+        for name, default in (("revision", None), ("license", None), *_DEFAULT_TIMES.items()):
+            if (value := getattr(self, name)) != default:
+                words += [f"--{name}", value if isinstance(value, str) else f"{value:g}"]
+        return shlex.join(words)
+
+
+_DEFAULT_TIMES = {"timeout": SECONDS_TO_ANSWER, "deadline": SECONDS_TO_PUSH}
+
+
+# -- requests: limited in time, and their failures explained -----------------------------------------------------------
+
+
+@contextmanager
+def limited_requests(options: PushOptions) -> Iterator[None]:
+    """Limit how long huggingface_hub waits for each response, by default for ever, and keep tokens from its log."""
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        if not any(isinstance(each, RedactingFilter) for each in handler.filters):
+            handler.addFilter(RedactingFilter())
+
+    def limit(request: httpx.Request) -> None:  # here, since some of its functions pass on a timeout of None
+        request.extensions["timeout"] = httpx.Timeout(options.timeout).as_dict()
+
+    hooks = get_session().event_hooks["request"]
+    hooks.append(limit)
+    try:
+        yield
+    finally:
+        hooks.remove(limit)
+
+
+def within(seconds: float, action: Callable):
+    """
+    The result of a function, for which this thread waits no longer than `seconds`: neither huggingface_hub's retries
+    nor Xet's uploads have a limit of their own. TimeoutError afterwards; the function's thread ends with the process.
+    """
+    done: Future = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(action())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return done.result(timeout=seconds)
+    except TimeoutError:
+        if done.done():  # the function's own
+            raise
+        raise TimeoutError(f"not finished within {seconds:g} seconds (--deadline)") from None
+
+
+@contextmanager
+def explained(doing: str, options: PushOptions, changes: bool = False) -> Iterator[None]:
+    """
+    Turn the failure of a request into a one-line UserError that states what failed, why, and what to do.
+
+    Args:
+        changes: whether the request may have changed the repository although it failed, as when its response is lost.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except OfflineModeIsEnabled:
+        raise UserError(f"{doing}: HF_HUB_OFFLINE is set; unset it to push") from None
+    except Exception as error:
+        # huggingface_hub wraps failures of uploads in RuntimeErrors.
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        reason, is_final = _reason(cause, options)
+        advice = "; try again later"
+        if is_final:
+            advice = ""
+        elif changes:
+            advice = (
+                f". The repository is at the old revision or the new one: look at {options.url}, then run the same "
+                "command again"
+            )
+        raise UserError(redact(f"{doing}: {reason}{advice}")) from error
+
+
+def _reason(error: BaseException, options: PushOptions) -> tuple[str, bool]:
+    """Why a request failed, and whether that is the Hub's decision, so that nothing has changed there."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None and 400 <= status < 500 and status not in (408, 429):
+        if status == 401 and isinstance(error, RepositoryNotFoundError):
+            return f"{options.place} does not exist, or this token has no access to it", True
+        if status == 401:
+            return "the token is not valid; log in again with `hf auth login`", True
+        words = getattr(error, "server_message", None) or error.response.reason_phrase
+        return f"the Hub refused this for {options.place} ({status}: {' '.join(words.split())})", True
+    if status is not None:
+        return f"the Hub responded with status {status}", False
+    if isinstance(error, httpx.TimeoutException):
+        return f"no response from the Hub within {options.timeout:g} seconds (--timeout)", False
+    if isinstance(error, httpx.TransportError):
+        return f"no connection to the Hub, or it was lost ({said})", False
+    if isinstance(error, OSError | RuntimeError) or "Invalid metadata" in said:
+        return said, "Invalid metadata" in said  # which huggingface_hub asks the Hub about before it sends anything
+    return f"the Hub's response cannot be read ({type(error).__name__}: {said})", False
+
+
+# -- what this folder has sent -----------------------------------------------------------------------------------------
+
+
+def identifiers(content: bytes | Path) -> set[str]:
+    """How the Hub may identify a file: by git's blob id or, if it is stored as a large file, by its SHA-256."""
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    hashes = [hashlib.sha1(b"blob %d\0" % size), hashlib.sha256()]
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+        while block := file.read(2**20):
+            for each in hashes:
+                each.update(block)
+    return {each.hexdigest() for each in hashes}
+
+
+@dataclass
+class Record:
+    """What a folder remembers of its pushes, in `.hub.json`."""
+
+    sent: set[str] = field(default_factory=set)  # identifiers of all files sent; what has one of them is our own work
+    author: str | None = None  # as given at an earlier push
     languages: list[str] | None = None
-    author: str | None = None
+    space: str | None = None  # the name of the Space and the model that were pushed together
+    commit: str | None = None  # the last one, which version 0.1.0 recorded instead of what it sent
+
+    @staticmethod
+    def read(folder: Path, options: PushOptions) -> "Record":
+        content = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+        older = content.get("repositories", {})
+        old = older.get(options.place, {}).get(options.branch, {})
+        space = options.repo_id if f"spaces/{options.repo_id}" in older else None
+        return Record(
+            set(content.get("sent", [])),
+            content.get("author") or old.get("author"),
+            content.get("languages") or old.get("languages"),
+            content.get("space") or space,
+            old.get("commit"),
+        )
+
+    def write(self, folder: Path) -> None:
+        before = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+        content = {"sent": sorted(self.sent), "author": self.author, "languages": self.languages, "space": self.space}
+        write_whole(folder / RECORD, json.dumps(before | content, indent=1))
 
 
-def _read_record(folder: Path) -> dict[str, dict[str, LastPush]]:
-    """
-    The last push to each revision of each repository.
-
-    Raises:
-        UserError: the file that holds them is damaged.
-    """
-    path = folder / RECORD
-    if not path.is_file():
-        return {}
-    with as_user_error(f"{path}: damaged (delete it, look at the repository, then push with --overwrite): "):
-        repositories = json.loads(path.read_text(encoding="utf-8"))["repositories"]
-        return {
-            name: {revision: LastPush(**push) for revision, push in revisions.items()}
-            for name, revisions in repositories.items()
-        }
-
-
-def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
-    """The record of the last push; an empty `LastPush` if there was none. UserError if the file is damaged."""
-    return _read_record(folder).get(repo_id, {}).get(revision, LastPush())
-
-
-def push_of_card(folder: Path, card: str | None) -> LastPush:
-    """The record of the push of a card from this folder to any place; an empty `LastPush` for any other card."""
-    pushes = (push for revisions in _read_record(folder).values() for push in revisions.values())
-    return next((push for push in pushes if card is not None and push.card == card), LastPush())
-
-
-def write_last_push(folder: Path, repo_id: str, revision: str, push: LastPush) -> None:
-    """Record a push in place of the one before."""
-    content = _read_record(folder)
-    content.setdefault(repo_id, {})[revision] = push
-    write_whole(folder / RECORD, json.dumps({"repositories": content}, default=asdict, indent=2))
-
-
-EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
-# Files of a model, as this project and others write them. A push deletes those on the Hub that it does not contain.
-MODEL_FILES = (
-    *ALLOWED,
-    "*.py",
-    "*.safetensors",
-    "*.index.json",
-    "*.bin",
-    "*.pt",
-    "*.h5",
-    "*.msgpack",
-    "*.onnx",
-    "*.spm",
-)
-
-
-def is_model_file(name: str) -> bool:
-    """Whether a file in a repository belongs to a model."""
-    return matches(name, MODEL_FILES)
+# -- the destination ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Destination:
     """A branch of a repository on the Hub."""
 
-    last: LastPush  # this folder's, to that branch
     exists: bool = False  # the repository
     has_branch: bool = False
+    is_copy: bool = False  # whether the branch has no commit of its own yet, but is at the head of main
     head: str | None = None  # the newest commit of the branch, or of main if there is no such branch yet
-    own: str | None = None  # this folder's newest commit, if the branch holds its model
-    tree: dict[str, str] = field(default_factory=dict)  # the files of `head`; see `HubRepository.tree`
-    card: str | None = None  # whose edits are to be kept
-    tag: str | None = None  # the commit that already has the tag
-    files: set[str] = field(default_factory=set)  # those in `tree` that belong to the model or page
+    tree: dict[str, str] = field(default_factory=dict)  # the identifier of each file of `head`
+    card: str | None = None  # the card of `head`
+    tag: str | None = None  # the commit that has the tag
 
-    def holds(self, files: dict[str, Path], card: str) -> bool:
-        """Whether the Hub has exactly these contents under these names."""
-        return not self.differing(files) and has_identifier(card.encode(), self.tree.get(CARD, ""))
+    def others_files(self, options: PushOptions, record: Record, contents: dict[str, set[str]]) -> list[str]:
+        """
+        Files on the branch that a push would replace or delete, and that this folder did not send.
 
-    def differing(self, files: dict[str, Path]) -> set[str]:
-        """Names under which the Hub has nothing, or another content."""
-        return {name for name, path in files.items() if not has_identifier(path.read_bytes(), self.tree.get(name, ""))}
+        Args:
+            contents: the identifiers of each file to push.
+        """
+        if not self.has_branch or self.is_copy or options.create_pr or options.overwrite:
+            return []
+        touched = {name for name in self.tree if name in contents or belongs(name, options)} - EDITABLE
+        return sorted(name for name in touched if self.tree[name] not in record.sent | contents.get(name, set()))
 
 
-def look(repository: HubRepository, options: PushOptions, folder: Path) -> Destination:
+def belongs(name: str, options: PushOptions) -> bool:
+    """Whether a file on the Hub is part of what is pushed there, so that a push without it deletes it."""
+    return matches(name, MODEL_FILES) if options.repo_type == "model" else name not in EDITABLE
+
+
+def repository_info(options: PushOptions) -> ModelInfo | SpaceInfo | None:
+    """The Hub's description of the repository; None if there is no such repository."""
+    try:
+        return HfApi().repo_info(options.repo_id, repo_type=options.repo_type)
+    except RepositoryNotFoundError as error:
+        if error.response.status_code == 401:
+            raise
+        return None
+
+
+def look(options: PushOptions, record: Record) -> Destination:
     """
-    Check the account and the destination of a folder's push. What the branch holds decides whether it may go there:
-
-    - no model: it may;
-    - this folder's last commit, found by its id or, if its answer was lost, by its mark, with nothing changed since
-      then outside `EDITABLE`: it may, and keeps the card's edits;
-    - the commit that an earlier push of this folder was based on, if that push never arrived: it may;
-    - anything else is somebody else's work: only with `overwrite` or as a pull request.
+    The destination of a push, and what this folder has sent there, which is added to its record.
 
     Raises:
-        UserError: the push may not go there.
+        UserError: the account may not push there, or the request failed.
     """
-    repository.check_account(may_be_others=options.create_pr)
-    last = read_last_push(folder, options.place, options.branch)
-    info = repository.info()
+    with explained("looking at the repository", options):
+        return within(options.deadline, lambda: _look(options, record))
+
+
+def _look(options: PushOptions, record: Record) -> Destination:
+    api, kind = HfApi(), {"repo_type": options.repo_type}
+    _check_account(options)
+    info = repository_info(options)
     if info is None:
         if options.create_pr:
-            raise UserError(f"{options.repo_id} does not exist, or is private and this token may not see it")
-        return Destination(last)
+            raise UserError(f"{options.repo_id} does not exist, or this token has no access to it")
+        return Destination()
     if options.private and not info.private:
-        otherwise = ", or push without --private" if options.repo_type == "model" else ", as the model is"
-        raise UserError(f"{options.place} exists and is public; make it private in its settings{otherwise}")
-    branches, tags = repository.references()
-    has_branch = options.branch in branches
-    head = branches.get(options.branch, branches.get("main"))
-    found = Destination(last, True, has_branch, head, tag=tags.get(options.tag))
-    if head is None:
-        return found
-    found.tree = repository.tree(head)
-    repository.has_gitignore = ".gitignore" in found.tree
-    found.files = {name for name in found.tree if _belongs(name, options)}
-    own, changed = _since_own_commit(repository, options.branch, found) if has_branch else (None, None)
-    if changed is not None and changed <= EDITABLE:
-        found.own = own
-    is_theirs = found.own is None and bool(found.files)
-    was_tried = bool(last.mark) and head == last.parent  # by a push from here that never arrived
-    if is_theirs and not was_tried and has_branch and not (options.overwrite or options.create_pr):
-        raise UserError(_somebody_elses(options, found))
-    is_here = changed is not None and not any(_belongs(name, options) for name in changed)
-    if CARD in found.tree and (is_here or not is_theirs):
-        found.card = repository.text(CARD, head, found.tree[CARD])
+        other_way = ", or push without --private" if options.repo_type == "model" else ", like its model"
+        raise UserError(f"{options.place} exists and is public; make it private in its settings{other_way}")
+    references = api.list_repo_refs(options.repo_id, **kind)
+    branches, tags = ({each.name: each.target_commit for each in of} for of in (references.branches, references.tags))
+    main, has_branch = branches.get("main"), options.branch in branches
+    head = branches.get(options.branch, main)
+    is_copy = options.branch != "main" and head == main
+    found = Destination(True, has_branch, is_copy, head, tag=tags.get(options.tag))
+
+    def tree(commit: str) -> dict[str, str]:
+        entries = api.list_repo_tree(options.repo_id, recursive=True, revision=commit, **kind)
+        files = [entry for entry in entries if isinstance(entry, RepoFile)]
+        return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
+
+    if found.head is not None:
+        found.tree = tree(found.head)
+        if record.commit is not None:
+            record.sent |= set((found.tree if record.commit == found.head else tree(record.commit)).values())
+        if options.repo_type == "space":  # a new one has a page and a card that the Hub made
+            newest = next(iter(api.list_repo_commits(options.repo_id, revision=found.head, **kind)))
+            record.sent |= set(found.tree.values()) if newest.title == "initial commit" else set()
+        if CARD in found.tree:
+            url = hf_hub_url(options.repo_id, CARD, revision=found.head, endpoint=api.endpoint, **kind)
+            answer = get_session().get(url, headers=build_hf_headers())
+            hf_raise_for_status(answer)
+            found.card = answer.text
     return found
 
 
-def _belongs(name: str, options: PushOptions) -> bool:
-    """Whether a file on the Hub is part of what is pushed there, so that a push may delete it."""
-    return is_model_file(name) if options.repo_type == "model" else name not in EDITABLE
-
-
-def _since_own_commit(repository: HubRepository, branch: str, found: Destination) -> tuple[str | None, set[str] | None]:
-    """This folder's newest commit, even one whose answer was lost, and what has changed since; None: not known."""
-    own = found.last.commit
-    if found.last.mark and own != found.head:
-        own = repository.find_commit(branch, found.last.mark) or own
-    if own is None:
-        return None, None
-    return own, set() if own == found.head else repository.changed_since(own, found.tree)
-
-
-def _somebody_elses(options: PushOptions, found: Destination) -> str:
-    place, last, what = options.place, found.last, "a model" if options.repo_type == "model" else "something"
-    replace = "scratch upload --overwrite (in a recipe: hub.overwrite=true) replaces it"
-    if last.commit or last.mark:
-        since = "an unconfirmed push from here" if last.mark else f"this folder's push {last.commit[:7]}"
-        return (
-            f"{place} has moved to {found.head[:7]} since {since}. The new commit may be somebody "
-            f"else's, so it is not overwritten. Look at it; {replace}"
+def _check_account(options: PushOptions) -> None:
+    """Raise UserError if there is no token that may write, or the repository belongs to somebody else."""
+    if get_token() is None:
+        raise UserError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
+    account = HfApi().whoami()
+    if ((account.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
+        raise UserError("this token has only read permission; make one with write permission at /settings/tokens")
+    owner = options.repo_id.partition("/")[0]
+    own = {account["name"], *(organization["name"] for organization in account.get("orgs") or [])}
+    if owner not in own and not options.create_pr:
+        raise UserError(
+            f"{options.repo_id} belongs to {owner}, and you are {account['name']}; push to {account['name']}/..., or "
+            "open a pull request with --create-pr"
         )
-    names = ", ".join(sorted(found.files)[:3])
-    return (
-        f"{place} holds {what} ({names}) that was not pushed from this folder; {replace}, or choose another name or "
-        "revision"
-    )
+
+
+def check_is_own(
+    found: Destination, options: PushOptions, record: Record, contents: dict[str, set[str]] | None = None
+) -> None:
+    """Raise UserError if a push of these files, or of any, would overwrite somebody else's work."""
+    if names := found.others_files(options, record, contents or {}):
+        raise UserError(
+            f"{options.place} holds {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}, which this folder "
+            f"did not push, or somebody has changed since. Look at {options.url}; scratch upload --overwrite (in a "
+            "recipe: hub.overwrite=true) replaces them, and you may choose another name or revision"
+        )
+
+
+# -- pushing -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -221,20 +376,12 @@ class Prepared:
 
     files: dict[str, Path]  # {path in the repository: local file}, except the card
     card: str
-    findings: list[str]  # of the check
-    remembered: LastPush  # what the next push must know about this one, except its commit
+    findings: list[str] = field(default_factory=list)  # of the check
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
         sizes = {name: path.stat().st_size for name, path in sorted(self.files.items())}
         return sizes | {CARD: len(self.card.encode())}
-
-    def operations(self, stale: set[str]) -> list:
-        """Additions, and deletions of what is no longer part of the model."""
-        # As open files: huggingface_hub hands paths to another client, which our time limit does not reach.
-        additions = [CommitOperationAdd(name, path.open("rb")) for name, path in self.files.items()]
-        additions.append(CommitOperationAdd(CARD, self.card.encode()))
-        return additions + [CommitOperationDelete(name) for name in sorted(stale)]
 
 
 @dataclass
@@ -242,174 +389,156 @@ class Pushed:
     """Where the model, or its page, is now."""
 
     url: str
-    changed: bool  # False: it was there already
+    changed: bool  # False: the Hub had all of it
     repo_id: str
     commit: str
     is_model: bool = True
 
     @property
     def outcome(self) -> str:
-        return f"{'pushed' if self.changed else 'nothing has changed since'}: {self.url}"
+        return f"{'pushed' if self.changed else 'already up to date'}: {self.url}"
 
     def describe(self) -> str:
-        """Where it is, and the line of Python that loads exactly this model."""
-        said = self.outcome
+        """The outcome, and the line of Python that loads exactly this model."""
         if not self.is_model:
-            return said
+            return self.outcome
         name = f'"{self.repo_id}", revision="{self.commit}"'
-        return f"{said}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
+        return f"{self.outcome}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
 
 
-Preparation = Callable[[Path, PushOptions, Path, str | None], Prepared]
-
-
-# -- preparing ---------------------------------------------------------------------------------------------------------
-
-
-def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None) -> Prepared:
+def prepare_push(
+    folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
+) -> Prepared:
     """
-    Copy what a push would send to an empty folder, check it there, and generate the card.
+    Copy the files to push to an empty folder, check them there, and make the card.
 
     Args:
-        copy: the empty folder. What is checked here is what is pushed, whatever happens to `folder` meanwhile.
-        card_on_hub: the text of the card there, whose edits are to be kept.
+        copy: the empty folder. What is checked here is what is pushed, even if `folder` changes meanwhile.
+        record: the folder's; the options that it remembers are set in it.
+        card_on_hub: the text of the card there, if it is to be kept.
 
     Raises:
         UserError: what is wrong with the folder or the card.
     """
     run = run_of(folder)
-    findings = check_folder(folder, copy, run)
-    last = read_last_push(folder, options.place, options.branch)
-    card_in_folder = _read(folder / CARD)
-    origin = push_of_card(folder, card_in_folder)  # it may be of a push to another place
-    said = last if last.card is not None else origin  # so that a first push knows what was said at the last one
-    license = given_license(run, options.license)
-    given = {
-        "license": license or said.license,
-        "languages": options.languages or said.languages,
-        "author": options.author or said.author,
-    }
-    space = replace(options, repo_type="space").place
-    has_space = options.space or read_last_push(folder, space, "main").commit is not None
-    generated = build_card(folder, options.repo_id, run, **given, has_space=has_space)
-    new = EditableCard(generated.data.to_dict(), "", generated.text, "")
-    texts = {"the card": card_in_folder, "the card on the Hub": card_on_hub, "the last card": last.card}
-    in_folder, on_hub, pushed = (None if text is None else parse_card(text, what) for what, text in texts.items())
-    edited = choose_edited(new, in_folder, on_hub, pushed) or (in_folder if options.overwrite else None)
-    _check_edited(edited, folder)
-    first, second = (origin, last) if edited is in_folder else (last, origin)
-    replaced = {key for key, value in {"license": license, "language": options.languages}.items() if value}
-    merged = update_card(new, edited, replaced, first.metadata or second.metadata)
-    card = str(merged)
-    check_card(card, required_metadata(run))
-    unknown = [key for key in ("language", "license") if not merged.metadata.get(key)]
-    findings.append(f"card: complete, but not known: {' and '.join(unknown)}" if unknown else "card: complete")
+    findings = check_model(folder, copy, run)
+    record.author = options.author or record.author
+    record.languages = list(options.languages or record.languages or []) or None
+    record.space = options.repo_id if options.space else record.space
+    card = updated_card(
+        folder,
+        options.repo_id,
+        run,
+        license=options.license,
+        languages=record.languages,
+        author=record.author,
+        has_space=record.space == options.repo_id,
+        before=card_to_keep(folder, record, card_on_hub),
+    )
+    missing = [key for key in ("language", "license") if key not in required_metadata(run) and f"\n{key}:" not in card]
+    findings.append(f"card: complete, but without {' and '.join(missing)}" if missing else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
-    remembered = LastPush(card=card, metadata=new.edits()[0], files=sorted({*files, CARD}), **given)
-    return Prepared(files, card, findings, remembered)
+    return Prepared(files, card, findings)
 
 
-def _check_edited(card: EditableCard | None, folder: Path) -> None:
-    """UserError if no card was chosen; a warning if nothing in it is generated."""
-    if card is None:
-        raise UserError(
-            f"the model card was edited both on the Hub and in {folder}: delete {folder / CARD} to keep the Hub's, or "
-            "push with --overwrite to keep the folder's"
-        )
-    if card.generated is None:
-        logger.warning(
-            f"the card's text is kept as it is, with nothing generated from the model's records; delete {CARD} in the "
-            "folder and on the Hub to have it generated"
-        )
-
-
-def _read(path: Path) -> str | None:
-    """A text file; None if there is none."""
-    if not path.is_file():
-        return None
-    with reading(path, "correct it, or delete it; it is "):
-        return path.read_text(encoding="utf-8")
-
-
-def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:
-    """Files of this folder's last push that this one would delete."""
-    last = read_last_push(folder, options.place, options.branch)
-    return {name for name in set(last.files) - set(prepared.files) if is_model_file(name)}
-
-
-# -- pushing -----------------------------------------------------------------------------------------------------------
-
-
-def push(folder: Path, options: PushOptions, prepare: Preparation = prepare) -> Pushed:
+def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None:
     """
-    Check a model's folder and push it. Pushing again without changes makes no commit.
+    The card whose owner's text the next one keeps: the one that was edited since the last push, on the Hub or in the
+    folder.
+
+    Raises:
+        UserError: both were.
+    """
+    in_folder = None
+    if (folder / CARD).is_file():
+        with reading(folder / CARD, "correct or delete it: "):
+            in_folder = (folder / CARD).read_text(encoding="utf-8")
+    cards = [text for text in (on_hub, in_folder) if text is not None]
+    edited = [text for text in cards if not identifiers(text.encode()) & record.sent]
+    if len(edited) == 2 and edited[0] != edited[1]:
+        raise UserError(
+            f"the card was edited both on the Hub and in {folder}: delete {folder / CARD} to keep the Hub's, or push "
+            "with --overwrite to keep the folder's"
+        )
+    return next(iter(edited or cards), None)
+
+
+Preparation = Callable[[Path, PushOptions, Path, Record, str | None], Prepared]
+
+
+def push(folder: Path, options: PushOptions, preparation: Preparation = prepare_push) -> Pushed:
+    """
+    Check a model's folder and push it. If the Hub has all of it already, no commit is made.
 
     Args:
-        prepare: makes what is pushed from the folder.
+        preparation: makes what is pushed from the folder.
 
     Raises:
         UserError: the message says what happened, what is on the Hub, and what to do.
     """
-    with opened_repository(options) as repository, temporary_folder() as copy:
-        found = look(repository, options, folder)
-        prepared = prepare(folder, options, copy, found.card)
-        _check_companions(options, found, prepared.files)
-        stale = found.files - prepared.files.keys()
-        changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
-        if found.tag is not None and (found.tag != found.head or changes):
+    record = Record.read(folder, options)
+    with limited_requests(options), temporary_folder() as copy:
+        found = look(options, record)
+        card_on_hub = None if options.overwrite or options.create_pr else found.card
+        prepared = preparation(folder, options, copy, record, card_on_hub)
+        contents: dict[str, Path | bytes] = {**prepared.files, CARD: prepared.card.encode()}
+        known = {name: identifiers(content) for name, content in contents.items()}
+        check_is_own(found, options, record, known)
+        added = [name for name in contents if found.tree.get(name) not in known[name]]
+        stale = sorted(name for name in found.tree if belongs(name, options) and name not in contents)
+        if found.tag is not None and (found.tag != found.head or added or stale):
             raise UserError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
         sizes = prepared.sizes()
         logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.place}")
-        if options.create_pr:
-            commit, url = repository.open_pull_request(prepared.operations(stale), options.message, found.head)
-            return Pushed(url or repository.url(commit), commit != found.head, options.repo_id, commit)
-        # Recorded before anything is sent, so that the next push recognizes a commit whose answer is lost.
-        mark = f"modeling_scratch {uuid.uuid4().hex}"
-        begun = replace(found.last, commit=found.own or found.last.commit, mark=mark, parent=found.head)
-        write_last_push(folder, options.place, options.branch, begun)
-        if not found.exists:
-            repository.create(options.private)
-        if not found.has_branch and options.branch != "main":
-            repository.create_branch(options.branch)
-        parent = found.head or repository.references()[0].get(options.branch)
-        if parent != found.head:  # the Hub's own first commit to a new Space
-            write_last_push(folder, options.place, options.branch, replace(begun, parent=parent))
-        # huggingface_hub makes no commit that would change nothing.
-        commit = repository.commit(lambda: prepared.operations(stale), options.message, mark, options.branch, parent)
-        is_model = options.repo_type == "model"
-        with _arrived("model" if is_model else "page", repository.url(commit), commit):
-            write_last_push(folder, options.place, options.branch, replace(prepared.remembered, commit=commit))
-            if is_model:
-                write_whole(folder / CARD, prepared.card)
-            if options.tag:
-                repository.create_tag(options.tag, commit)
-    return Pushed(repository.url(commit), commit != parent, options.repo_id, commit, is_model)
+        # Before anything is sent: if the response is lost, the next push knows what is this folder's own work.
+        record.sent = record.sent.union(*known.values())
+        record.write(folder)
+        operations = [CommitOperationAdd(name, contents[name]) for name in added]
+        operations += [CommitOperationDelete(name) for name in stale]
+        pushed = _commit(operations, options, found)
+        if not options.create_pr:
+            _finish(folder, options, prepared.card, pushed, found)
+    return pushed
 
 
-def _check_companions(options: PushOptions, found: Destination, files: dict[str, Path]) -> None:
-    """UserError if a first push of these files would replace a license or notice that is there already."""
-    if found.own is not None or not found.has_branch or options.overwrite or options.create_pr:
-        return
-    there = {name: path for name, path in files.items() if name in found.tree.keys() - found.files}
-    if names := found.differing(there):
-        raise UserError(
-            f"{options.place} has its own {' and '.join(sorted(names))}, with another content than the folder's; "
-            "take over one of them, or replace the Hub's with scratch upload --overwrite (in a recipe: "
-            "hub.overwrite=true)"
-        )
+def _commit(operations: list, options: PushOptions, found: Destination) -> Pushed:
+    """Create the repository and the branch if necessary, and make one commit, or open a pull request with it."""
+    api, name, kind = HfApi(), options.repo_id, {"repo_type": options.repo_type}
+    is_model, parent = options.repo_type == "model", found.head
+    if not found.exists:
+        with explained("creating the repository", options):
+            space = {} if is_model else {"space_sdk": "static"}
+            api.create_repo(name, private=options.private or None, exist_ok=True, **kind, **space)
+            branches = api.list_repo_refs(name, **kind).branches  # the Hub makes a first commit
+            parent = next((each.target_commit for each in branches if each.name == "main"), None)
+    if not found.has_branch and options.branch != "main":
+        with explained("creating the branch", options):
+            api.create_branch(name, branch=options.branch, exist_ok=True, **kind)
+    if not operations:
+        return Pushed(f"{options.url}/commit/{parent}", False, name, parent, is_model)
+    settings = {"revision": options.branch, "parent_commit": parent, "create_pr": options.create_pr, **kind}
+
+    def commit():  # which huggingface_hub sends once, unlike the uploads before it
+        return api.create_commit(name, operations, commit_message=options.message, **settings)
+
+    with explained("opening the pull request" if options.create_pr else "committing", options, changes=True):
+        done = within(options.deadline, commit)
+    return Pushed(done.pr_url or f"{options.url}/commit/{done.oid}", True, name, done.oid, is_model)
 
 
-@contextmanager
-def _arrived(what: str, url: str, commit: str) -> Iterator[None]:
-    """If something fails after the commit, begin its message with where the model is."""
-    there = f"the {what} is at {url} (revision {commit})"
-    again = "the same command again does the rest, and sends nothing twice"
+def _finish(folder: Path, options: PushOptions, card: str, pushed: Pushed, found: Destination) -> None:
+    """What is left to do after the commit. UserError, which begins with where the model is."""
     try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(f"{there}; interrupted before all was recorded: {again}") from interrupt
-    except Exception as error:
-        raise UserError(f"{there}; what was left to do failed ({error or type(error).__name__}): {again}") from error
+        if pushed.is_model:
+            write_whole(folder / CARD, card)
+        if options.tag and found.tag is None:
+            with explained(f"creating the tag {options.tag!r}", options):
+                HfApi().create_tag(pushed.repo_id, tag=options.tag, revision=pushed.commit, repo_type=options.repo_type)
+    except (UserError, OSError) as error:
+        raise UserError(
+            f"the model is at {pushed.url} (revision {pushed.commit}), but a later step failed ({error}): the same "
+            "command does the rest"
+        ) from error
 
 
 # -- for runs ----------------------------------------------------------------------------------------------------------
@@ -422,34 +551,36 @@ def _options(recipe: Recipe, message: str = "Upload model") -> PushOptions:
 
 
 def check_destination(recipe: Recipe) -> None:
-    """Before training, raise UserError for what would make the recipe's push fail whatever the run's outcome."""
+    """Before training, raise UserError for anything that would make the recipe's push fail."""
     options, folder = _options(recipe), Path(recipe.output_dir)
     if options.license is not None:
         check_license(options.license)
     check_languages(recipe.data.source_language, recipe.data.target_language)
-    companions = {path.name: path for each in COMPANIONS for path in folder.glob(each) if path.is_file()}
-    with opened_repository(options) as repository:
-        _check_companions(options, look(repository, options, folder), companions)
+    companions = [path for each in COMPANIONS for path in folder.glob(each) if path.is_file()]
+    record = Record.read(folder, options)
+    with limited_requests(options):
+        found = look(options, record)
+    check_is_own(found, options, record, {path.name: identifiers(path) for path in companions})
 
 
 def push_run(recipe: Recipe) -> Pushed:
-    """Push a finished run as its recipe specifies. UserError says how to push it by hand."""
+    """Push a finished run as its recipe specifies. UserError names the command that pushes it later."""
     options = _options(recipe)
-    by_hand = f"The model is whole in {recipe.output_dir}; push it with: {options.command(recipe.output_dir)}"
+    by_hand = f"The model is complete in {recipe.output_dir}; push it with: {options.command(recipe.output_dir)}"
     try:
         return push(Path(recipe.output_dir), options)
     except (ValueError, OSError) as error:
         raise UserError(f"{error}. {by_hand}") from error
-    except KeyboardInterrupt as interrupt:
-        said = str(interrupt) or "interrupted; the Hub has the old revision or the new one"
-        raise KeyboardInterrupt(f"{said}. {by_hand}") from None
+    except KeyboardInterrupt:
+        interrupted = "interrupted; the repository is at the old revision or the new one"
+        raise KeyboardInterrupt(f"{interrupted}. {by_hand}") from None
 
 
 def try_push(recipe: Recipe, message: str) -> None:
-    """Push during training. A failed push is only logged; the next one sends everything."""
+    """Push during training. A failure is only logged: the next push sends everything."""
     try:
         logger.info(push(Path(recipe.output_dir), _options(recipe, message)).outcome)
     except UserError as error:
-        logger.warning(redact(f"while pushing: {error}"))
-    except Exception as error:  # training continues whatever it is
-        logger.warning(f"while pushing: {type(error).__name__}: {' '.join(redact(str(error)).split())}")
+        logger.warning(redact(f"not pushed: {error}"))
+    except Exception as error:  # no failure of a push may end the training
+        logger.warning(redact(f"not pushed: {type(error).__name__}: {' '.join(str(error).split())}"))

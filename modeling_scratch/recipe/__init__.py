@@ -14,7 +14,8 @@ CONFIGURATION_FOLDER = next(
     folder for folder in (_PACKAGE / "configuration", _PACKAGE.parent / "configuration") if folder.is_dir()
 )
 
-SECONDS_TO_ANSWER = 60.0  # the default time that a push waits for a response from the Hub
+SECONDS_TO_ANSWER = 60.0  # how long a push waits for each response of the Hub
+SECONDS_TO_PUSH = 3600.0  # how long its whole upload may take
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -1,9 +1,8 @@
 """Read a run's records from its folder: for cards, comparisons, improvements and exports."""
 
 import math
-import re
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
@@ -11,12 +10,10 @@ from huggingface_hub.utils import validate_repo_id, yaml_dump
 
 from ..data.sources import Provenance, file_name, local_provenance, mixed_sources, source_of
 from ..errors import UserError, without_tokens
-from ..hub.markdown import escape
 from ..metrics import rank
 from ..recipe.reading import load_recipe
 from .folder import METRICS_FILE, RECIPE, read_metrics
 
-_LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
 _ROWS = 20  # the most in a table of evaluations, not counting the best
 
 
@@ -78,19 +75,12 @@ class RunRecords:
         return [each for place, each in enumerate(found) if (last - place) % every == 0 or each is best]
 
     def _is_on_hub(self, name: str) -> bool:
-        """Whether a name is a Hub repository's, and not that of a local folder that the run could see."""
-        parts = PurePath(self.recipe.output_dir).parts
-        above = self.folder.resolve().parents
-        started_in = above[min(len(parts), len(above)) - 1]  # the folder that output_dir was relative to
-        if _LOCAL_PATH.match(name) or any((root / name).exists() for root in (Path(), started_in)):
-            return False
-        if "/" in name and name.split("/")[0] in parts[:-1]:  # such as runs/first, for a run in runs/second
-            return False
+        """Whether a name is that of a repository, by the rule of Transformers: a folder of that name comes first."""
         try:
             validate_repo_id(name)
         except HFValidationError:
             return False
-        return True
+        return not Path(name).exists()
 
     @property
     def base_model(self) -> str | None:
@@ -116,15 +106,6 @@ class RunRecords:
         data = self.recipe.data
         return [self._known(source.provenance()) for source in mixed_sources(data, self.recipe.seed)]
 
-    def training_data(self) -> str:
-        """A description of all the training data, in Markdown."""
-        texts = [_described(self.provenance())]
-        for entry, found in zip(self.recipe.data.mix, self.mixed(), strict=True):
-            said = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
-            said += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
-            texts.append(_described(found) + (f" ({', '.join(said)})" if said else ""))
-        return " and ".join(texts)
-
     def shown_recipe(self) -> str:
         """The recipe as YAML, without its `hub` section, tokens and the folders of the machine that it ran on."""
         content = self._shown(self.recipe.model_dump(mode="json", exclude={"hub"}), "")
@@ -141,19 +122,11 @@ class RunRecords:
         if key in ("name", "start_from", "existing"):
             return self.shown_name(value)
         is_path = key in ("output_dir", "config", "files", "test_sets") or key.endswith("_files")
-        return file_name(value) if is_path or _LOCAL_PATH.match(value) else value
+        return file_name(value) if is_path else value
 
     def shown_name(self, name: str) -> str:
         """A repository's name, or the last part of a local path."""
         return name if self._is_on_hub(name) else file_name(name)
-
-
-def _described(found: Provenance) -> str:
-    """The origin of training pairs, in Markdown."""
-    if found.hub_name is not None:
-        link = f"[{found.hub_name}](https://huggingface.co/datasets/{found.hub_name})"
-        return link + (f" ({escape(found.subset)})" if found.subset else "")
-    return f"local files ({escape(found.dataset_name)})" if found.dataset_type == "local" else found.dataset_name
 
 
 def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -27,10 +27,6 @@ ROOMS = [
     "model",
 ]
 ROOT_ROOMS = ["metrics", "languages", "files", "errors"]
-# Imports that still point upward.
-UPWARD = {"training/records.py": {"hub"}}
-# Public names and modules that still exist twice, besides those of a command and what it calls.
-TWICE = {"compare", "prepare", "markdown.py"}
 
 
 @cache
@@ -61,7 +57,7 @@ def test_imports_point_down():
         above = rooms[: rooms.index(path.relative_to(PACKAGE).with_suffix("").parts[0])]
         if upward := ours & set(above):
             found[str(path.relative_to(PACKAGE))] = upward
-    assert found == UPWARD
+    assert found == {}
 
 
 @pytest.mark.parametrize("room", ROOT_ROOMS)
@@ -83,7 +79,7 @@ def test_a_name_means_one_thing():
         for node in parsed(path).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].add(path)
-    assert {name for name, paths in places.items() if len(paths) > 1} <= TWICE
+    assert [name for name, paths in places.items() if len(paths) > 1] == []
 
 
 def test_temporary_folders_are_deleted_even_if_a_signal_ends_the_process():

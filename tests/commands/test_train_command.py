@@ -67,7 +67,7 @@ def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_
         quick_run(run, *SHORT, "hub.repository=ada/model")
     assert end.value.code == 130
     output = capsys.readouterr()
-    assert f"The model is whole in {run}; push it with: scratch upload {run} ada/model" in output.err
+    assert f"scratch upload {run} ada/model" in output.err
     assert "The model is in" in output.out
 
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from loopback_push import change_weights
+from loopback_client import change_weights
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.commands import upload
 from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
-from modeling_scratch.hub.check import check_folder, compare
+from modeling_scratch.hub.check import check_model, compare_results
 from modeling_scratch.training.folder import WEIGHTS
 from modeling_scratch.training.records import run_of
 
 
-def test_what_goes_and_what_stays(run):
+def test_the_allow_list_chooses_the_files(run):
     (run / "optimizer.pt").write_bytes(b"pickle")
     checkpoint = run / "checkpoints" / "step-0000010"
     checkpoint.mkdir(parents=True)
@@ -44,7 +44,7 @@ def test_what_goes_and_what_stays(run):
     assert not any(name.startswith("checkpoints/") for name in chosen)
 
 
-def test_what_the_check_runs_it_says_before(run, tmp_path, monkeypatch, capsys):
+def test_the_check_announces_code_and_cleans_up_after_a_signal(run, tmp_path, monkeypatch, capsys):
     """And its copy of the folder is gone when a signal ends it."""
 
     def stopped(copy, sentences):
@@ -109,27 +109,67 @@ SLOW = ["imports", "other code", "pipeline", "connection"]
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how in SLOW)) for how in DAMAGE])
-def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
+def test_damage_to_a_folder_is_found(how, run, tmp_path):
     damage(run, how)
     copy = tmp_path / "copy"
     copy.mkdir()
     with pytest.raises(ValueError, match=DAMAGE[how]) as error:
-        check_folder(run, copy, run_of(run))
+        check_model(run, copy, run_of(run))
     assert str(copy) not in str(error.value)
 
 
-def test_a_model_that_samples_gives_the_same_again(run):
+def test_a_model_that_samples_gives_the_same_results_twice(run):
     config = json.loads((run / "generation_config.json").read_text())
     (run / "generation_config.json").write_text(json.dumps(config | {"do_sample": True, "num_beams": 1}))
     first, second = (probe.observe(str(run), ["The cat sleeps.", "We run."], True) for _ in range(2))
-    compare(first, second)
+    compare_results(first, second)
 
 
-def test_what_a_stranger_gets_otherwise_is_named():
+def test_differences_for_a_stranger_are_named():
     author = {"input_ids": [[1]], "decoded": ["a"], "translations": ["b"], "pipeline": ["b"], "logits": torch.zeros(3)}
-    compare(author, author | {"logits": author["logits"] + 1e-7})
+    compare_results(author, author | {"logits": author["logits"] + 1e-7})
     with pytest.raises(ValueError, match=r"gives other pipeline, logits \(by 1\.0e-05\): the code or the files"):
-        compare(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})
+        compare_results(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})
+
+
+@pytest.mark.parametrize("name", ["config.json", "layers.py", "README.md"])
+def test_links_out_of_the_folder_are_refused(name, run, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("{}")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(secret)
+    with pytest.raises(ValueError, match=rf"{name}.* symbolic link|model_type"):
+        chosen_files(run)
+    (run / "checkpoints").symlink_to(tmp_path)  # of which nothing is pushed
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", '{"model_type": "marian"}', "convert marian"),
+        ("config.json", '{"model_type": "scratch", "d_model": []}', "d_model"),
+        ("config.json", '{"model_type": "scratch", "custom_pipelines": {"translation": 1}}', "custom_pipelines"),
+        ("generation_config.json", "[1]", "object"),
+        ("tokenizer.json", "{", "JSON"),
+    ],
+)
+def test_json_of_another_shape_is_named_before_any_code_is_run(name, content, message, run, tmp_path, monkeypatch):
+    (run / name).write_text(content)
+    monkeypatch.delattr(check, "observe_as_a_stranger")
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+        check_model(run, tmp_path / "copy", run_of(run))
+
+
+def test_a_check_draws_no_random_numbers(run, tmp_path, monkeypatch):
+    """Training continues after a push of the best model as if there had been none."""
+    observed = {"loading": [], "logits": torch.zeros(1)}
+    monkeypatch.setattr(check, "observe_as_a_stranger", lambda *_: observed)
+    monkeypatch.setattr(check, "compare_results", lambda *_: None)
+    before = torch.get_rng_state()
+    (tmp_path / "copy").mkdir()
+    check_model(run, tmp_path / "copy", None)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 ACTS = {

@@ -1,187 +1,275 @@
-"""The push: files, card, branches, tags, pull requests, and pushes from a run."""
+"""A push: what goes, what stays, what it refuses, and what the next one makes of it."""
 
 import json
-from unittest.mock import patch
+import shutil
+from pathlib import Path
 
 import pytest
-from loopback_client import ADA, READER
-from loopback_push import call, change_weights, client_train
+from loopback_client import MODEL, change_weights, client_train, client_upload
+from loopback_hub import ADA, GRACE, READER
 
-from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.training.folder import WEIGHTS
 
-NAME = "ada/model"
+
+def card(hub, name: str = MODEL) -> str:
+    return hub.files(name)["README.md"].decode()
 
 
-def client_upload_checked(folder: str, **options) -> list:
-    """As client_upload, with the check of what is in the folder."""
-    from modeling_scratch.hub import check, push
-
-    with patch.object(push, "check_folder", check.check_folder):
-        return call(upload.main, folder, NAME, **options)
+def edit_on_hub(hub, old: str, new: str) -> None:
+    assert old in card(hub)
+    hub.commit(MODEL, {"README.md": card(hub).replace(old, new).encode()})
 
 
-def test_the_command_pushes_exactly_what_was_chosen(hub, client, run):
-    code, said = client(client_upload_checked, folder=str(run), tag="v1", message="First")
+def edit_in_folder(run: Path, old: str, new: str) -> None:
+    text = (run / "README.md").read_text()
+    assert old in text
+    (run / "README.md").write_text(text.replace(old, new))
+
+
+# -- what goes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_checks_and_pushes_exactly_the_allowed_files_in_one_commit(hub, client, run):
+    code, said = client(client_upload, folder=str(run), repo_id=MODEL, check=True, tag="v1", message="First")
     assert code == 0, said
-    (first, _) = hub.commits(NAME)
-    assert first["title"] == "First"
-    assert hub.references(NAME)["refs/tags/v1"] == first["id"]
-    files = hub.files(NAME)
+    assert hub.titles(MODEL) == ["First", "initial commit"]
+    references = hub.repositories[MODEL].references
+    assert references["refs/tags/v1"] == references["refs/heads/main"]
+    assert f'revision="{references["refs/heads/main"]}"' in said
+    files = hub.files(MODEL)
     assert files[WEIGHTS] == (run / WEIGHTS).read_bytes()
     assert set(files) - {".gitattributes"} == {*chosen_files(run), "README.md"}
+    assert files["README.md"] == (run / "README.md").read_bytes()
     assert ADA not in files["README.md"].decode() + said
 
 
-def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, pushes):
-    pushes()
-    remote = pushes.card().replace("license: apache-2.0", "license: mit") + "\n## From the Hub\n\nHello.\n"
-    hub.commit(NAME, {"README.md": remote.encode()}, "Edit the card")
-    weights = change_weights(run, 0.5)
-    pushes()
-    assert hub.files(NAME)[WEIGHTS] == weights
-    assert "license: mit" in pushes.card()
-    assert "From the Hub" in pushes.card()
-    assert (run / "README.md").read_text() == pushes.card()
-    pushes.edit("license: mit", "license: gpl-3.0")
-    pushes.edit("## From the Hub\n\nHello.\n", "Thanks to all.\n")
-    pushes()
-    assert "license: gpl-3.0" in pushes.card()
-    assert "Thanks to all." in pushes.card()
-    assert "From the Hub" not in pushes.card()
-    recorded = json.loads((run / ".hub.json").read_text())["repositories"][NAME]["main"]
-    assert (recorded["metadata"]["license"], recorded["metadata"]["library_name"]) == ("apache-2.0", "transformers")
+def test_the_same_content_makes_no_second_commit(hub, run, push):
+    push()
+    commit = hub.repositories[MODEL].resolve("main")
+    hub.requests.clear()
+    assert "already up to date" in push()
+    assert hub.repositories[MODEL].resolve("main") == commit
+    assert {each.split()[0] for each in hub.requests} == {"GET"}
+    (run / ".hub.json").unlink()  # nor if the folder forgets that it was pushed
+    assert "already up to date" in push()
 
 
-def test_what_the_hub_ignores_is_pushed_all_the_same(hub, run, pushes):
-    pushes()
-    hub.commit(NAME, {".gitignore": b"*.safetensors\n*.png\ntokenizer*\n"}, "Ignore")
-    weights = change_weights(run, 0.5)
-    (run / "tokenizer.json").write_text((run / "tokenizer.json").read_text() + "\n")
-    pushes(overwrite=True)
-    files = hub.files(NAME)
-    assert files[WEIGHTS] == weights
-    assert files["tokenizer.json"] == (run / "tokenizer.json").read_bytes()
+def test_what_is_pushed_is_what_was_checked(hub, run, push):
+    """Even if the folder changes meanwhile."""
+    checked = (run / WEIGHTS).read_bytes()
+    hub.fail(lambda: change_weights(run, float("nan")), path="/repos/create")
+    push()
+    assert hub.files(MODEL)[WEIGHTS] == checked
 
 
-def test_edits_on_both_sides_are_for_the_user_to_choose_from(hub, run, pushes):
-    pushes()
-    hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode()}, "Edit the card")
-    pushes.edit("license: apache-2.0", "license: mit")
-    assert "the model card was edited both on the Hub and in" in pushes(code=2)
-    pushes(overwrite=True)
-    assert "license: mit" in pushes.card()
-    assert "Theirs." not in pushes.card()
-    hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode()}, "Edit the card")
-    (run / "README.md").unlink()
-    pushes()
-    assert "Theirs." in pushes.card()
+def test_files_that_the_model_no_longer_has_are_deleted_and_others_stay(hub, run, push):
+    push()
+    others = {"scripts/evaluate.py": b"1", "onnx/decoder.onnx": b"2", "picture.jpg": b"3"}
+    hub.commit(MODEL, others)
+    (run / "curves.png").unlink()
+    push()
+    assert others.items() <= hub.files(MODEL).items()
+    assert "curves.png" not in hub.files(MODEL)
+    assert "curves.png" not in card(hub)
 
 
-def test_edits_on_the_hub_stay_when_something_else_was_added_there(hub, run, pushes):
-    pushes()
-    hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode(), "picture.png": b"theirs"}, "Add a picture")
+def test_private_repositories_branches_tags_and_pull_requests(hub, run, push):
+    push(private=True)
+    assert hub.repositories[MODEL].private
+    first = hub.tree(MODEL)
     change_weights(run, 0.5)
-    assert "has moved to" in pushes(code=2)
-    pushes(overwrite=True)
-    assert "Theirs." in pushes.card()
-    assert hub.files(NAME)["picture.png"] == b"theirs"
-
-
-def test_a_license_that_is_there_is_not_replaced(hub, run, pushes):
-    hub.create(NAME)
-    hub.commit(NAME, {"LICENSE": b"theirs"}, "A license")
-    (run / "LICENSE").write_text("mine")
-    assert "ada/model has its own LICENSE, with another content than the folder's" in pushes(code=2)
-    assert WEIGHTS not in hub.files(NAME)
-    (run / "LICENSE").write_text("theirs")
-    pushes()
-    (run / "LICENSE").write_text("mine")
-    pushes()
-    assert hub.files(NAME)["LICENSE"] == b"mine"
-
-
-def test_files_in_other_folders_are_not_of_the_model(hub, run, pushes):
-    others = {"scripts/evaluate.py": b"1", "onnx/decoder.onnx": b"2", "data/model.bin": b"3"}
-    hub.create(NAME)
-    hub.commit(NAME, others, "Theirs")
-    (run / "NOTICES").mkdir()
-    (run / "NOTICES" / "private.txt").write_text("mine")
-    pushes()
-    assert others.items() <= hub.files(NAME).items()
-    assert "NOTICES/private.txt" not in hub.files(NAME)
-
-
-def test_each_push_generates_the_scores_anew_and_the_names_of_its_repository(run, pushes):
-    pushes()
-    pushes.edit("license: apache-2.0", "license: mit")
-    pushes("ada/other")
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    changed = [record | ({"bleu": 11.11} if record.get("final") else {}) for record in records]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in changed))
-    pushes()
-    assert pushes.card().count("11.11") == 2  # in the table and in the model-index
-    assert 'from_pretrained("ada/model"' in pushes.card()
-    assert "ada/other" not in pushes.card()
-    assert "license: mit" in pushes.card()
-
-
-def test_what_is_said_at_one_place_goes_to_new_ones_alone(hub, run, pushes):
-    pushes(license="mit")
-    pushes("ada/other")
-    assert "license: mit" in pushes.card("ada/other")
-    pushes("ada/third", license="gpl-3.0")
-    pushes()
-    assert "license: mit" in pushes.card()
-    assert "license: gpl-3.0" in pushes.card("ada/third")
-
-
-def test_the_license_lasts(hub, run, pushes):
-    pushes(license="mit")
-    pushes()
-    assert "license: mit" in pushes.card()
-    pushes(license="gpl-3.0")
-    assert "license: gpl-3.0" in pushes.card()
-
-
-def test_private_branches_tags_and_pull_requests(hub, run, pushes):
-    pushes(private=True)
-    assert hub.repository(NAME).settings["private"]
-    first = hub.files(NAME)
-    change_weights(run, 0.5)
-    pushes(revision="experiment", tag="v1")
-    assert hub.files(NAME, "experiment")[WEIGHTS] == (run / WEIGHTS).read_bytes()
-    assert hub.files(NAME) == first
-    assert hub.references(NAME)["refs/tags/v1"] == hub.commits(NAME, "experiment")[0]["id"]
-    pushes(revision="experiment", tag="v1")  # nothing new
-    assert "the tag v1 exists, at" in pushes(code=2, tag="v1")
+    push(revision="experiment", tag="v1")
+    assert hub.files(MODEL, "experiment")[WEIGHTS] == (run / WEIGHTS).read_bytes()
+    assert hub.tree(MODEL) == first
+    assert hub.tree(MODEL, "v1") == hub.tree(MODEL, "experiment")
+    push(revision="experiment", tag="v1")
+    assert "tag v1 exists" in push(code=2, tag="v1")
     hub.create("grace/open")
-    hub.commit("grace/open", {"config.json": b"{}", "pytorch_model.bin": b"theirs", "notes.txt": b"theirs"}, "Theirs")
-    pushes("grace/open", create_pr=True)
-    assert [name for name in hub.references("grace/open") if "pr" in name] == ["refs/pr/1"]
+    hub.commit("grace/open", {"config.json": b"{}", "pytorch_model.bin": b"theirs", "notes.txt": b"theirs"})
+    assert "/discussions/1" in push("grace/open", create_pr=True)
     proposed = hub.files("grace/open", "refs/pr/1")
     assert proposed[WEIGHTS] == (run / WEIGHTS).read_bytes()
     assert "notes.txt" in proposed
     assert "pytorch_model.bin" not in proposed
     assert WEIGHTS not in hub.files("grace/open")
-    for options in ({"tag": "a b"}, {"create_pr": True, "tag": "v2"}, {"message": " "}, {"revision": "-x"}):
-        assert "error: --" in pushes(code=2, **options)
 
 
-def test_what_replaces_a_model_leaves_nothing_of_it(hub, run, pushes):
-    theirs = {"config.json": b"{}", "target_tokenizer/tokenizer.json": b"{}", "special_tokens_map.json": b"{}"}
-    theirs |= {"added_tokens.json": b"{}", "model-00001-of-00002.safetensors": b"", "their_code.py": b"", "a.txt": b""}
-    hub.create(NAME)
-    hub.commit(NAME, theirs, "Theirs")
-    pushes(code=2)
-    pushes(overwrite=True)
-    assert set(hub.files(NAME)) == {*chosen_files(run), "README.md", "a.txt", ".gitattributes"}
-    # A file of the last push that the folder has no more.
-    (run / "curves.png").unlink()
-    pushes()
-    assert "curves.png" not in hub.files(NAME)
-    assert "curves.png" not in pushes.card()
+# -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+def test_work_of_others_is_not_overwritten(hub, run, push):
+    theirs = {"config.json": b"{}", "target_tokenizer/tokenizer.json": b"{}", "their_code.py": b"", "a.txt": b""}
+    hub.create(MODEL)
+    hub.commit(MODEL, theirs)
+    assert "--overwrite" in push(code=2)
+    assert hub.files(MODEL)["config.json"] == b"{}"
+    push(overwrite=True)
+    assert set(hub.files(MODEL)) == {*chosen_files(run), "README.md", "a.txt", ".gitattributes"}
+    hub.commit(MODEL, {WEIGHTS: b"better"})
+    change_weights(run, 0.25)
+    assert WEIGHTS in push(code=2)
+    assert hub.files(MODEL)[WEIGHTS] == b"better"
+    push(overwrite=True)
+    change_weights(run, 0.75)  # and between our look and our commit
+    hub.fail(lambda: hub.commit(MODEL, {"theirs.txt": b"theirs"}), path="/commit/")
+    assert "412" in push(code=2)
+    assert hub.files(MODEL)[WEIGHTS] != (run / WEIGHTS).read_bytes()
+    push()
+    assert hub.files(MODEL)["theirs.txt"] == b"theirs"
+
+
+def test_a_license_of_others_is_not_replaced(hub, run, push):
+    hub.create(MODEL)
+    hub.commit(MODEL, {"LICENSE": b"theirs"})
+    (run / "LICENSE").write_text("mine")
+    assert "LICENSE" in push(code=2)
+    (run / "LICENSE").write_text("theirs")
+    push()
+    (run / "LICENSE").write_text("mine")
+    push()
+    assert hub.files(MODEL)["LICENSE"] == b"mine"
+
+
+def test_mistakes_push_nothing(hub, run, push, client, tmp_path):
+    hub.create("ada/public")
+    mistakes = [
+        ({"token": ""}, "no token"),
+        ({"token": "hf_Wrong0123456789abcdefghijklmnop"}, "not valid"),
+        ({"token": READER}, "read permission"),
+        ({"token": GRACE}, "belongs to ada"),
+        ({"repo_id": "model"}, "user/name"),
+        ({"repo_id": "ada/mo del"}, "name"),
+        ({"repo_id": "ada/public", "private": True}, "is public"),
+        ({"repo_id": "grace/none", "create_pr": True}, "does not exist"),
+        ({"tag": "a b"}, "--tag"),
+        ({"revision": "-x"}, "--revision"),
+        ({"create_pr": True, "tag": "v2"}, "--create-pr"),
+        ({"space": True, "tag": "v2"}, "--space"),
+        ({"message": " "}, "--message"),
+        ({"timeout": 0}, "--timeout"),
+    ]
+    for options, word in mistakes:
+        said = push(code=2, **options)
+        assert word in said
+        assert len(said.strip().splitlines()) == 1
+        assert "hf_W" not in said
+    code, said = client(client_upload, folder=str(tmp_path), repo_id=MODEL)
+    assert (code, "config.json" in said) == (2, True)
+    assert set(hub.repositories) == {"ada/public"}
+    assert hub.titles("ada/public") == ["initial commit"]
+    assert not (run / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("repos/create", "creating the repository"),
+        ("/branch/", "creating the branch"),
+        ("/preupload/", "committing"),
+        ("/commit/", "committing"),
+        ("/tag/", "the model is at"),
+    ],
+)
+def test_a_refusal_names_the_step_and_the_reason(path, step, hub, run, push):
+    hub.fail(403, path=path, words="Frozen for {token}")
+    said = push(code=2, revision="b", tag="v1").strip().splitlines()[-1]
+    assert said.startswith(f"error: {step}")
+    assert "403: Frozen for <token>" in said
+    push(revision="b", tag="v1")
+    assert hub.titles(MODEL, "v1") == ["Upload model", "initial commit"]
+
+
+def test_a_card_that_the_hub_refuses_stops_the_push(hub, run, push):
+    assert "license" in push(code=2, license="foo")
+    push()
+    edit_in_folder(run, "license: apache-2.0", "license: [mit]")
+    change_weights(run, 0.25)
+    hub.requests.clear()
+    assert "license" in push(code=2)
+    assert not any(each.startswith("PUT") for each in hub.requests)
+    assert hub.titles(MODEL) == ["Upload model", "initial commit"]
+
+
+# -- the card's owner --------------------------------------------------------------------------------------------------
+
+
+def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, push):
+    push()
+    edit_on_hub(hub, "license: apache-2.0", "license: mit\nthumbnail: a.png")
+    edit_on_hub(hub, "# trained", "# trained") if "# trained" in card(hub) else None
+    hub.commit(MODEL, {"README.md": (card(hub) + "\n## From the Hub\n").encode()})
+    change_weights(run, 0.5)
+    push()
+    for text in (card(hub), (run / "README.md").read_text()):
+        assert "license: mit" in text
+        assert "thumbnail: a.png" in text
+        assert "## From the Hub" in text
+    edit_in_folder(run, "license: mit", "license: gpl-3.0")
+    edit_in_folder(run, "## From the Hub", "Thanks to all.")
+    push()
+    assert "license: gpl-3.0" in card(hub)
+    assert "Thanks to all." in card(hub)
+    assert "From the Hub" not in card(hub)
+
+
+def test_edits_on_both_sides_are_for_the_owner_to_choose(hub, run, push):
+    push()
+    edit_on_hub(hub, "license: apache-2.0", "license: mit")
+    edit_in_folder(run, "license: apache-2.0", "license: gpl-3.0")
+    assert "edited both" in push(code=2)
+    push(overwrite=True)
+    assert "license: gpl-3.0" in card(hub)
+    edit_on_hub(hub, "license: gpl-3.0", "license: mit")
+    (run / "README.md").unlink()
+    push()
+    assert "license: mit" in card(hub)
+
+
+def test_the_generated_part_is_new_and_names_its_own_repository(hub, run, push):
+    push(license="mit")
+    push("ada/other")
+    assert "license: mit" in card(hub, "ada/other")  # which the card in the folder has
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    changed = [record | ({"bleu": 11.11} if record.get("final") else {}) for record in records]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in changed))
+    push()
+    assert card(hub).count("11.11") == 2  # in the table and in the model-index
+    assert 'from_pretrained("ada/model"' in card(hub)
+    assert "ada/other" not in card(hub)
+
+
+def test_what_a_push_was_told_the_next_ones_remember(hub, client, make_model, tmp_path):
+    folder = tmp_path / "plain"
+    make_model().save_pretrained(folder)
+    told = {"license": "cc-by-4.0", "languages": ["en", "de"], "author": "Ada"}
+    for options in (told, {}):
+        code, said = client(client_upload, folder=str(folder), repo_id=MODEL, **options)
+        assert code == 0, said
+    assert hub.titles(MODEL) == ["Upload model", "initial commit"]
+    for text in ("license: cc-by-4.0", "- de\n", "Author: Ada. Shared by [ada]"):
+        assert text in card(hub)
+
+
+def test_a_folder_that_version_0_1_0_pushed(hub, run, push):
+    """Its record has the commit and the card; the card was edited on the Hub since, and the folder trained on."""
+    push()
+    text = card(hub)
+    push_of_then = {"commit": hub.repositories[MODEL].resolve("main"), "card": text, "mark": "", "parent": None}
+    push_of_then |= {"metadata": {}, "files": [], "license": None, "languages": None, "author": "Ada"}
+    edit_on_hub(hub, "license: apache-2.0", "license: mit")
+    for commit in (push_of_then["commit"], "0" * 40):  # the second one is not there
+        record = {"repositories": {MODEL: {"main": push_of_then | {"commit": commit}}}}
+        (run / ".hub.json").write_text(json.dumps(record))
+        (run / "README.md").write_text(text)
+        change_weights(run, 0.5)
+        if commit == "0" * 40:
+            push(code=2)
+            break
+        push()
+        assert "license: mit" in card(hub)
+        assert "Author: Ada." in card(hub)
+        assert hub.files(MODEL)[WEIGHTS] == (run / WEIGHTS).read_bytes()
 
 
 # -- from a run --------------------------------------------------------------------------------------------------------
@@ -190,23 +278,89 @@ def test_what_replaces_a_model_leaves_nothing_of_it(hub, run, pushes):
 def test_a_recipe_pushes_each_better_model_and_the_last(hub, client, tmp_path):
     run = tmp_path / "pushing"
     arguments = ["hub.repository=ada/pushed", "hub.push=best", "optimization.max_steps=10"]
+    hub.fail("lose", path="/commit/")  # of the best model, whose commit arrives: the last push knows it as its own
     code, said = client(client_train, output_dir=str(run), arguments=arguments)
     assert code == 0, said
-    titles = [commit["title"] for commit in hub.commits("ada/pushed")]
-    assert titles == ["Upload model", "Upload model of step 10", "initial commit"]
+    assert hub.titles("ada/pushed") == ["Upload model", "Upload model of step 10", "initial commit"]
     assert hub.files("ada/pushed")[WEIGHTS] == (run / WEIGHTS).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [(READER, "this token may only read"), (ADA, "was not pushed from this folder")],
-    ids=["token", "repository"],
-)
-def test_a_recipe_s_push_that_would_fail_is_refused_before_anything_is_deleted(token, message, hub, client, run):
+@pytest.mark.parametrize(("token", "word"), [(READER, "read permission"), (ADA, "--overwrite")])
+def test_a_push_that_would_fail_is_refused_before_training(token, word, hub, client, run):
     hub.create("ada/taken")
-    hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"}, "Somebody's model")
+    hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"})
     arguments = ["hub.repository=ada/taken"]
     code, said = client(client_train, token=token, output_dir=str(run), arguments=arguments, overwrite=True)
     assert code == 2
-    assert message in said
-    assert (run / WEIGHTS).exists()
+    assert word in said
+    assert (run / WEIGHTS).exists()  # nothing was deleted
+
+
+# -- a page beside the model -------------------------------------------------------------------------------------------
+
+SPACE = f"spaces/{MODEL}"
+
+
+def test_a_space_and_its_model_name_each_other(hub, run, push):
+    assert f"/spaces/{MODEL}/commit/" in push(space=True)
+    files = hub.files(SPACE)
+    assert files["encoder.onnx"] == (run / WEIGHTS).read_bytes()
+    text = files["README.md"].decode()
+    for line in ("sdk: static", "app_file: index.html", f"- {MODEL}", "license: apache-2.0"):
+        assert line in text
+    assert f"https://huggingface.co/{MODEL}" in text
+    assert f"https://huggingface.co/spaces/{MODEL}" in card(hub)
+    assert len(hub.titles(MODEL)) == len(hub.titles(SPACE)) == 2
+    assert push(space=True).count("already up to date") == 2
+    change_weights(run, 0.25)
+    push()  # the model alone, whose card still names the Space
+    assert f"https://huggingface.co/spaces/{MODEL}" in card(hub)
+    assert hub.files(SPACE) == files
+    hub.commit(SPACE, {"README.md": files["README.md"].replace("💬".encode(), "🐎".encode())})
+    push(space=True, license="cc-by-nc-4.0")
+    assert hub.files(SPACE)["encoder.onnx"] == (run / WEIGHTS).read_bytes()
+    assert hub.files(SPACE)["license"] == b"cc-by-nc-4.0"
+    assert "🐎".encode() in hub.files(SPACE)["README.md"]
+
+
+def test_the_page_of_a_private_model_is_private(hub, run, push):
+    push(private=True)
+    before = hub.snapshot()
+    push(space=True)
+    assert hub.repositories[SPACE].private
+    hub.repositories = before
+    hub.create(SPACE)
+    change_weights(run, 0.25)
+    assert "is public" in push(code=2, space=True)
+    assert hub.titles(MODEL) == ["Upload model", "initial commit"]
+
+
+def test_a_space_of_others_is_not_replaced(hub, run, push):
+    hub.create(SPACE)
+    hub.commit(SPACE, {"app.py": b"import gradio\n"})
+    assert "app.py" in push(code=2, space=True)
+    assert hub.titles(SPACE)[0] == "Somebody's commit"
+    assert MODEL not in hub.repositories  # its card would have named that page
+    push(space=True, overwrite=True)
+    assert "app.py" not in hub.files(SPACE)
+
+
+# -- models in memory --------------------------------------------------------------------------------------------------
+
+
+def client_push_from_memory(folder: str) -> None:
+    from huggingface_hub import ModelCard
+    from transformers import AutoModelForSeq2SeqLM
+
+    card = ModelCard("---\nlicense: mit\n---\n# Edited by hand\n")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.push_to_hub(MODEL, commit_message="First")
+    card.push_to_hub(MODEL)
+    model.push_to_hub(MODEL)
+
+
+def test_transformers_own_push_takes_the_code_along_and_keeps_the_card(hub, client, run):
+    client(client_push_from_memory, folder=str(shutil.copytree(run, run.parent / "copy")))
+    assert hub.titles(MODEL)[-2:] == ["First", "initial commit"]
+    assert "# Edited by hand" in card(hub)
+    assert {"modeling_scratch.py", "translation_pipeline.py", WEIGHTS} <= set(hub.files(MODEL))

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from loopback_client import ADA
+from loopback_hub import ADA
 
 from modeling_scratch.errors import RedactingFilter, redact, redacted_traceback
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from conftest import ROOT, run_command
-from loopback_client import ADA, GRACE, running_hub
+from loopback_hub import ADA, GRACE, LoopbackHub
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from translators import make_folder
 
@@ -72,7 +72,7 @@ def test_two_vocabularies_change_hands(tmp_path):
     with torch.no_grad():
         logits = model(**inputs, decoder_input_ids=torch.arange(6).repeat(2, 1)).logits
     expected, best = translator(SENTENCES), translator(SENTENCES, num_beams=3, num_return_sequences=2)
-    with running_hub(tmp_path) as hub:
+    with LoopbackHub() as hub:
         environment = hub.environment(ADA, tmp_path / "ada")
         pushed = run_command(str(ROOT / "hub_upload.py"), str(folder), "ada/two", **environment)
         assert pushed.returncode == 0, pushed.stderr

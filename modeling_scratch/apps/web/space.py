@@ -9,11 +9,21 @@ from pathlib import Path
 from huggingface_hub.utils import yaml_dump
 
 from ...files import temporary_folder
-from ...hub.allowed_files import CARD
 from ...hub.card import license_of
-from ...hub.markdown import hub_link
-from ...hub.push import LastPush, Prepared, Pushed, look, push, read_last_push
-from ...hub.repository import PushOptions, opened_repository
+from ...hub.card_markdown import hub_link
+from ...hub.push import (
+    Prepared,
+    Pushed,
+    PushOptions,
+    Record,
+    check_is_own,
+    explained,
+    identifiers,
+    limited_requests,
+    look,
+    push,
+    repository_info,
+)
 from ...training.records import run_of
 from .export import PAGE, export_page, read_described
 
@@ -26,18 +36,19 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
     weights.
 
     Yields:
-        What pushes the page in one commit. To be called when the model is on the Hub.
+        A function that pushes the page in one commit, to be called when the model is on the Hub.
 
     Raises:
         UserError: as in `push` and `export_page`.
     """
     with temporary_folder() as temporary:
-        with opened_repository(options) as model:
-            info = model.info()
-        is_private = options.private or (info is not None and bool(info.private or info.gated))
-        options = replace(options, private=is_private, repo_type="space")
-        with opened_repository(options) as space:
-            look(space, options, folder)
+        with limited_requests(options):
+            with explained("looking at the repository", options):
+                model = repository_info(options)
+            is_private = options.private or (model is not None and bool(model.private or model.gated))
+            options = replace(options, private=is_private, repo_type="space")
+            record = Record.read(folder, options)
+            check_is_own(look(options, record), options, record)
         page = temporary / "page"
         export_page(str(folder), page, license=options.license)
         license = license_of(folder, run_of(folder), options.license)
@@ -45,14 +56,19 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
 
 
 def _prepare(
-    page: Path, license: str | None, folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None
+    page: Path,
+    license: str | None,
+    folder: Path,
+    options: PushOptions,
+    copy: Path,
+    record: Record,
+    card_on_hub: str | None = None,
 ) -> Prepared:
-    """The files of a page, and the card of its Space: the one on the Hub if it was edited there."""
-    last = read_last_push(folder, options.place, options.branch)
-    was_edited = card_on_hub is not None and last.card is not None and card_on_hub != last.card
+    """The files of a page, and the card of its Space: the one on the Hub if somebody has edited it there."""
+    was_edited = card_on_hub is not None and not identifiers(card_on_hub.encode()) & record.sent
     card = card_on_hub if was_edited else _card(license, options, read_described(page)["title"])
     files = {path.relative_to(page).as_posix(): path for path in sorted(page.rglob("*")) if path.is_file()}
-    return Prepared(files, card, [], LastPush(card=card, files=sorted({*files, CARD})))
+    return Prepared(files, card)
 
 
 def _card(license: str | None, options: PushOptions, title: str) -> str:

@@ -9,7 +9,7 @@ from itertools import compress
 
 import pytest
 from conftest import CHOICES
-from loopback_push import client_download_space, client_upload
+from loopback_client import client_download_space, client_upload
 from pages import generated, needs_runtime
 from services import running
 from translators import make_folder, sure_of
@@ -115,7 +115,7 @@ def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
 def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
     """Pushed to the loopback Hub, downloaded and opened."""
     run = shutil.copytree(trained, tmp_path / "run")
-    code, said = client(client_upload, folder=str(run), repo_id="ada/model", space=True)
+    code, said = client(client_upload, folder=str(run), repo_id="ada/model", space=True, real_page=True)
     assert code == 0, said
     client(client_download_space, repo_id="ada/model", folder=str(tmp_path / "space"))
     assert translated(visit(serve(tmp_path / "space")), SENTENCES[0]).strip()

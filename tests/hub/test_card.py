@@ -13,11 +13,11 @@ from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_scratch import ScratchConfig
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.apps.convert.generation_settings import SearchSettings
 from modeling_scratch.apps.web.run_facts import facts_of, records_of
 from modeling_scratch.apps.web.transformersjs import card_of_folder
-from modeling_scratch.hub.card import build_card, check_card, required_metadata
+from modeling_scratch.hub.card import BEGIN, END, build_card, check_card, license_of, updated_card
 from modeling_scratch.metrics import METRICS, describe_score
 from modeling_scratch.training.records import RunRecords
 
@@ -69,10 +69,7 @@ def run(tmp_path) -> Path:
 
 def card_of(folder: Path, **options) -> str:
     """A card that passes the check."""
-    run = RunRecords(folder)
-    text = str(build_card(folder, "ada/tiny", run, **options))
-    check_card(text, required_metadata(run))
-    return text
+    return updated_card(folder, "ada/tiny", RunRecords(folder), **options)
 
 
 def section(text: str, title: str) -> str:
@@ -172,15 +169,6 @@ def test_the_code_in_it_runs(trained, tmp_path, two, capsys):
         assert use in text
 
 
-def test_the_pipeline_is_shown_where_the_checkpoint_has_one(run):
-    config = json.loads((run / "config.json").read_text())
-    config.pop("custom_pipelines", None)
-    (run / "config.json").write_text(json.dumps(config))
-    assert "pipeline(" not in card_of(run)
-    (run / "config.json").write_text(json.dumps(config | {"custom_pipelines": {"translation": {"impl": "a.B"}}}))
-    assert 'pipeline("translation", model="ada/tiny", trust_remote_code=True)' in card_of(run)
-
-
 def test_samples_are_shown_as_they_are(run):
     text = card_of(run)
     rows = section(text, "Sample translations").split("\n")[2:]
@@ -196,17 +184,6 @@ def test_samples_are_shown_as_they_are(run):
     assert "hf_abc" not in text
 
 
-def test_without_samples_or_curves(tmp_path):
-    scores = {key: value for key, value in FINAL.items() if key != "samples"}
-    run = make_run(tmp_path / "run", records=[TRAIN, VALIDATION, scores])
-    (run / "curves.png").unlink()
-    text = card_of(run)
-    assert "## Sample translations" not in text
-    assert "## Curves" not in text
-    for block in python_blocks(text):
-        compile(block, "card", "exec")
-
-
 def test_hardware_is_of_the_last_run_record(tmp_path):
     older = {"step": 0, "epoch": 0.0, "split": "run", **MACHINE, "device_name": "Old"}
     newer = {"step": 10, "epoch": 0.7, "split": "run", **MACHINE}
@@ -219,12 +196,6 @@ def test_hardware_is_of_the_last_run_record(tmp_path):
     assert "modeling_scratch 0.1.0." in text
     assert "1 min 15 s" in training
     assert "12,345" in training
-
-
-def test_older_runs_have_no_run_record(run):
-    training = section(card_of(run), "Training")
-    assert "Hardware" not in training
-    assert "None" not in training
 
 
 PATHS = {
@@ -266,13 +237,6 @@ def test_no_relative_path_gets_in(tmp_path):
         assert shown in text
 
 
-def test_no_token_gets_in(tmp_path):
-    token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3h"
-    recipe = {"data": {"train_files": f"/tmp/{token}.jsonl", "source_column": token}}
-    record = {"step": 0, "epoch": 0.0, "split": "run", **MACHINE}
-    assert token not in card_of(make_run(tmp_path / "run", recipe, [record, TRAIN, VALIDATION, FINAL]))
-
-
 def test_a_data_set_on_the_hub(tmp_path):
     recipe = {"data": {"name": "wmt/wmt14", "subset": "de-en", "test": "test2014"}}
     final = {**FINAL, "split": "validation"}
@@ -284,12 +248,6 @@ def test_a_data_set_on_the_hub(tmp_path):
         ("wmt/wmt14", "de-en", "test2014"),
     ]
     assert "https://huggingface.co/datasets/wmt/wmt14" in section(text, "Limits and intended use")
-
-
-def test_pairs_that_are_held_out_of_a_split_are_not_it(tmp_path):
-    recipe = {"data": {"name": "ada/pairs", "validation": None, "test": None}}
-    text = card_of(make_run(tmp_path / "run", recipe, [TRAIN, VALIDATION, {**FINAL, "split": "validation"}]))
-    assert {r.dataset_split for r in ModelCard(text).data.eval_results} == {"validation"}
 
 
 def test_the_license_of_weights_that_come_from_elsewhere_is_not_known(tmp_path):
@@ -308,13 +266,6 @@ def test_what_a_page_says_of_a_model_without_a_run_or_an_evaluation(tmp_path):
     assert facts_of(tmp_path, records_of(str(tmp_path))) == [("License", "mit")]
     begun = make_run(tmp_path / "begun", records=[TRAIN])
     assert dict(facts_of(begun, records_of(str(begun)))).keys() == {"Trained on", "License"}
-
-
-def test_files_win_over_a_data_set(tmp_path):
-    recipe = {"data": {"name": "wmt/wmt14", "train_files": "/data/train"}}
-    text = card_of(make_run(tmp_path / "run", recipe))
-    assert ModelCard(text).data.datasets is None
-    assert "huggingface.co/datasets" not in text
 
 
 def test_how_it_was_trained(tmp_path):
@@ -339,20 +290,20 @@ def test_mixed_sources(tmp_path):
     ("name", "expected"),
     [
         ("grace/en-de", "grace/en-de"),
-        ("runs/first", None),
         ("/home/me/first", None),
         ("./first", None),
         ("first", None),
     ],
 )
-def test_base_model_is_one_of_the_hub(tmp_path, name, expected):
+def test_base_model_is_one_of_the_hub(tmp_path, monkeypatch, name, expected):
     folder = make_run(tmp_path / "runs" / "made", {"model": {"start_from": name}})
     text = card_of(folder)
     assert ModelCard(text).data.base_model == expected
     assert "fine-tuned from" in text
     assert "/home/me" not in text
-    if expected:  # a folder of that name was there when the run started: Transformers takes that
+    if expected:  # unless there is a folder of that name, which Transformers takes first
         (tmp_path / name).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path)
         assert ModelCard(card_of(folder)).data.base_model is None
 
 
@@ -468,3 +419,115 @@ def test_damaged_records_are_named(run, name, content, message):
     (run / name).unlink() if content is None else (run / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         card_of(run)
+
+
+def test_a_run_with_several_test_sets(tmp_path):
+    others = [{"name": "newstest2014", "bleu": 27.31, "sentences": 3003}, {"name": "a|b", "bleu": 11.119}]
+    records = [FINAL | {"sentences": 7, "bleu_interval": 1.25} | other for other in others]
+    card = ModelCard(card_of(make_run(tmp_path / "run", None, [TRAIN, VALIDATION, FINAL, *records])))
+    assert re.search(r"^\| newstest2014 \| 27\.31 ± 1\.25 \| .* \| 3,003 \|$", card.text, re.MULTILINE)
+    assert re.search(r"^\| a&#124;b \| 11\.12 ± 1\.25 \| .* \| 7 \|$", card.text, re.MULTILINE)
+    bleu = [(each.dataset_name, each.metric_value) for each in card.data.eval_results if each.metric_name == "BLEU"]
+    assert bleu[1:] == [("newstest2014", 27.31), ("a|b", 11.12)]
+
+
+# -- without a run -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(make_model, tmp_path) -> Path:
+    """A model as save_pretrained writes it, without a tokenizer, in several files."""
+    make_model().save_pretrained(tmp_path / "plain", max_shard_size="100KB")
+    return tmp_path / "plain"
+
+
+def test_a_model_that_was_saved(plain):
+    text = updated_card(plain, "ada/tiny", None, author="Ada *Lovelace*")
+    assert not {"language", "license"} & ModelCard(text).data.to_dict().keys()
+    model = ScratchForConditionalGeneration.from_pretrained(plain)
+    assert f"| Parameters | {sum(p.numel() for p in model.parameters()):,} (float32) |" in text
+    assert "Not measured" in text
+    assert "Author: Ada &#42;Lovelace&#42;. Shared by [ada](https://huggingface.co/ada)." in text
+    assert not re.search(r"None|nan|More Information Needed|\{\{", text)
+    (code,) = python_blocks(text)
+    exec(code.replace("ada/tiny", str(plain)), {})
+    known = updated_card(plain, "ada/tiny", None, languages=("pt_BR", "de"))
+    assert ModelCard(known).data.language == ["pt", "de"]
+    assert "# tiny: Portuguese (pt-BR) to German" in known
+    with pytest.raises(ValueError, match="--languages: 'english'"):
+        updated_card(plain, "ada/tiny", None, languages=("english", "de"))
+
+
+def test_a_converted_model(plain):
+    (plain / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    (plain / "source.spm").write_bytes(b"")
+    record = {"kind": "Marian model", "name": "Helsinki-NLP/opus-mt-en-de", "largest_difference": 2e-6}
+    (plain / "conversion.json").write_text(json.dumps(record))
+    card = ModelCard(updated_card(plain, "ada/tiny", None))
+    assert card.data.base_model == "Helsinki-NLP/opus-mt-en-de"
+    assert card.data.language == ["en", "de"]
+    for text in ("torch, transformers and sentencepiece", "at most 2.0e-06, in float32", "# tiny: English to German"):
+        assert text in card.text
+    for wrong in ('{"kind": 1}', json.dumps(record | {"largest_difference": None})):
+        (plain / "conversion.json").write_text(wrong)
+        with pytest.raises(ValueError, match=r"conversion\.json"):
+            updated_card(plain, "ada/tiny", None)
+
+
+# -- the owner's text --------------------------------------------------------------------------------------------------
+
+
+def test_the_owners_text_and_metadata_stay(run):
+    first = card_of(run)
+    edited = first.replace("license: apache-2.0", "license: mit\nthumbnail: a.png\nday: 2026-01-02")
+    edited = edited.replace("- scratch\n", "- scratch\n- mine\n").replace(BEGIN, f"# My own\n\n{BEGIN}")
+    edited = edited.replace("library_name: transformers", "library_name: other") + "\n## Thanks\n"
+    final = FINAL | {"bleu": 99.0}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [TRAIN, VALIDATION, final]))
+    for before in (edited, edited.replace("\n", "\r\n")):
+        card = card_of(run, before=before)
+        front, _, body = card.partition("\n---\n\n")
+        data = yaml.safe_load(front.removeprefix("---\n"))
+        assert (data["license"], data["thumbnail"], str(data["day"])) == ("mit", "a.png", "2026-01-02")
+        assert data["tags"][-1] == "mine"
+        assert data["library_name"] == "transformers"
+        assert body.startswith(f"# My own\n\n{BEGIN}\n\n# tiny: English to German\n")
+        assert body.endswith(f"{END}\n\n## Thanks\n")
+        assert "99.00" in body
+        assert card_of(run, before=card) == card
+    assert "license: gpl-3.0" in card_of(run, before=edited, license="gpl-3.0")
+    (run / "README.md").write_text(edited)
+    assert license_of(run, RunRecords(run)) == "mit"
+
+
+def test_a_card_with_metadata_alone_gets_the_generated_text(run):
+    """As the Hub's form for a new repository writes it."""
+    card = card_of(run, before="---\nlicense: mit\nmetrics: [bleu]\n---\n")
+    assert ModelCard(card).data.license == "mit"
+    assert BEGIN in card
+
+
+@pytest.mark.parametrize("text", ["# Mine\n", f"# Mine\n{BEGIN}\n", f"# Mine\n{END}\n{BEGIN}\n"])
+def test_a_text_without_both_marks_stays_whole(run, text):
+    assert card_of(run, before=text).endswith(f"---\n\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("---\nlicense: mit\n# Mine\n", "no line ---"),
+        ("---\nlicense: mit\ntags: [a\n---\n", "line 3"),
+        ("---\n- en\n---\n", "list"),
+        ("---\n1: x\n---\n", "huggingface_hub"),
+        (f"---\nlicense: mit\n---\nhf_{'a1B2' * 8}\n", "looks like a token"),
+    ],
+)
+def test_what_is_wrong_in_a_card_is_named(run, text, message):
+    with pytest.raises(ValueError, match=message) as error:
+        card_of(run, before=text)
+    assert "hf_a1B2" not in str(error.value)
+
+
+def test_all_that_a_card_lacks_is_named_at_once():
+    with pytest.raises(ValueError, match=r"language is missing.*license is missing.*model-index is missing"):
+        check_card("# tiny\n")

@@ -1,0 +1,161 @@
+"""Pushes with every fault at every request: old or new revision, limited time, a true message, a retry that works."""
+
+import re
+import shutil
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+from conftest import read_metrics
+from loopback_client import MODEL, SHORT_RECIPE, change_weights, client_train, client_try_push, client_upload
+from loopback_hub import ADA
+
+from modeling_scratch.training.folder import WEIGHTS
+
+SPACE = f"spaces/{MODEL}"
+# Kind of push: whose model is there before, the reference that changes, and how it is pushed.
+PUSHES = {
+    "a model": ("ours", "refs/heads/main", {}),
+    "a new model": (None, "refs/heads/main", {}),
+    "a model by Xet": ("ours", "refs/heads/main", {"xet": True, "deadline": 3.0}),
+    "a branch and a tag": ("theirs", "refs/heads/experiment", {"revision": "experiment", "tag": "v1"}),
+    "a pull request": ("theirs", "refs/pr/1", {"create_pr": True}),
+    "a Space": ("ours", "refs/heads/main", {"space": True}),
+    "during training": ("ours", "refs/heads/main", None),
+}
+FAULTS = {
+    "reset": {"kind": "reset"},
+    "reset for ever": {"kind": "reset", "times": None},
+    "lost response": {"kind": "lose"},
+    "silence": {"kind": "silence"},
+    "silence for ever": {"kind": "silence", "times": None},
+    "delay": {"kind": "delay", "seconds": 0.05},
+    "500": {"kind": 500},
+    "503 for ever": {"kind": 503, "times": None},
+    "refused": {"kind": 403, "times": None, "words": "No space left: {token}"},
+}
+FAST = {("a model", "lost response"), ("a model by Xet", "reset for ever"), ("a Space", "lost response")}
+FAST |= {("during training", "silence for ever")}
+CASES = [
+    pytest.param(push, fault, id=f"{fault} at {push}", marks=[] if (push, fault) in FAST else pytest.mark.slow)
+    for push in PUSHES
+    for fault in FAULTS
+]
+LIMITS = {"silence": 0.3, "silence for ever": 0.3}  # seconds for each response; 10 for the others, on a busy machine
+LONGEST = 20.0  # seconds for a push, of which no request waits more than six times
+
+
+@pytest.fixture
+def stage(hub, client, run, tmp_path):
+    """Sets the run's folder and the Hub back to what they were before the push of one kind."""
+
+    def set_up(kind: str):
+        before, _, options = PUSHES[kind]
+        if options is None:  # during training, the recipe has the options
+            recipe = SHORT_RECIPE.replace("runs/trained", str(run))
+            (run / "recipe.yaml").write_text(f"{recipe}hub: {{repository: {MODEL}, push: best, timeout: 0.3}}\n")
+        if before == "ours":
+            change_weights(run, 1.0)
+            code, said = client(client_upload, folder=str(run), repo_id=MODEL, space=kind == "a Space")
+            assert code == 0, said
+        elif before == "theirs":
+            hub.create(MODEL)
+            hub.commit(MODEL, {"config.json": b"{}", WEIGHTS: b"theirs"})
+        change_weights(run, 2.0)
+        saved, repositories = Path(shutil.copytree(run, tmp_path / "saved")), hub.snapshot()
+
+        def reset() -> None:
+            shutil.rmtree(run)
+            shutil.copytree(saved, run)
+            hub.repositories = repositories
+            hub.repositories = hub.snapshot()
+            hub.shards.clear()
+            for blob in [blob for blob, content in hub.blobs.items() if len(content) > 10_000]:
+                del hub.blobs[blob]  # so that they are uploaded each time
+            hub.clear()
+
+        return reset
+
+    return set_up
+
+
+def tips(hub, name: str) -> dict[str, list]:
+    """The files at each reference of a repository, and the titles of its commits."""
+    repository = hub.repositories.get(name)
+    references = repository.references if repository else {}
+    return {ref: [hub.tree(name, ref), hub.titles(name, ref)] for ref in references}
+
+
+@pytest.mark.parametrize(("kind", "fault"), CASES)
+def test_a_push_is_whole_or_absent_and_can_be_repeated(kind, fault, stage, hub, client, run):
+    reset, (_, changed, options) = stage(kind), PUSHES[kind]
+    names = [MODEL, SPACE] if kind == "a Space" else [MODEL]
+
+    def push(**more) -> list:
+        if options is None:
+            return client(client_try_push, folder=str(run))
+        return client(client_upload, folder=str(run), repo_id=MODEL, **options | more)
+
+    reset()
+    old = {name: tips(hub, name).get(changed) for name in names}
+    assert push()[0] == 0
+    new = {name: tips(hub, name)[changed] for name in names}
+    assert all(new[name] != old[name] for name in names)
+    assert bool(hub.shards) == (kind == "a model by Xet")
+    for number in count(1):
+        reset()
+        hub.fail(at=number, **FAULTS[fault])
+        started = time.monotonic()
+        code, said = push(timeout=LIMITS.get(fault, 10.0))
+        took, at = time.monotonic() - started, hub.faulty[:1]
+        where = f"{at} {said}"
+        assert took < LONGEST, where
+        assert ADA not in said, where
+        arrived = []
+        for name in names:
+            now = tips(hub, name).get(changed)
+            # A new repository has the Hub's first commit, and a new branch is at main.
+            is_first = now is not None and (WEIGHTS not in now[0] or now == tips(hub, name)["refs/heads/main"])
+            assert now in (old[name], new[name]) or (old[name] is None and is_first), where
+            arrived.append(now == new[name])
+        failed = code != 0 or "not pushed" in said
+        assert not (fault == "delay" and failed), where
+        if failed and kind != "a Space":
+            knows = "at the old revision or the new one" in said or "model is at" in said
+            assert knows or not any(arrived), where
+            assert "Traceback" not in said, where
+        elif not failed:
+            assert all(arrived), where
+        hub.clear()
+        if not at:
+            break
+        if kind == "a pull request" and any(arrived):
+            continue  # to repeat it would open another
+        code, said = push()
+        assert (code, "not pushed" in said) == (0, False), f"{where} then {said}"
+        assert {name: tips(hub, name)[changed] for name in names} == new, f"{where} then {said}"  # nothing twice
+        assert "already up to date" in said or not all(arrived), f"{where} then {said}"
+        if kind == "a branch and a tag":
+            assert tips(hub, MODEL)["refs/tags/v1"] == new[MODEL]
+    assert number > (8 if kind == "a new model" else 10)
+
+
+def test_training_ends_although_the_hub_is_silent(hub, client, tmp_path):
+    """From the push of the first evaluation on."""
+    hub.fail("silence", path="tree|preupload|repos/create", times=None)
+    options = ["hub.repository=ada/silent", "hub.push=best", "hub.timeout=0.3", "optimization.max_steps=10"]
+    code, said = client(client_train, output_dir=str(tmp_path / "run"), arguments=options)
+    assert re.search("not pushed: .*--timeout", said), said
+    assert "scratch upload" in said
+    assert code == 2
+    assert read_metrics(tmp_path / "run", "train")[-1]["step"] == 10
+
+
+def test_an_upload_ends_at_its_deadline(hub, client, run):
+    hub.fail("silence", path="preupload", times=None)
+    started = time.monotonic()
+    code, said = client(client_upload, folder=str(run), repo_id=MODEL, deadline=0.5)
+    assert code == 2
+    assert "--deadline" in said
+    assert time.monotonic() - started < LONGEST
