@@ -8,11 +8,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
 
+# LayerNorm (section 3.1) and RMSNorm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467), by the names that
+# `norm_type` takes. Another kind takes the same two arguments; `_init_weights` in pretrained.py initializes its weights.
+NORMS: dict[str, type[nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
+
 
 def build_norm(config: ScratchConfig) -> nn.Module:
-    """A LayerNorm (section 3.1) or an RMSNorm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
-    norm_class = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
-    return norm_class(config.d_model, eps=config.norm_eps)
+    """A norm of the kind that the config names, over the last dimension."""
+    return NORMS[config.norm_type](config.d_model, eps=config.norm_eps)
 
 
 def drop(dropout: nn.Module, states: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from conftest import FEW_LAYERS, SHALLOW, SMALL_MODEL, every_choice, padded
+from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 
@@ -455,3 +456,16 @@ def test_the_cache_goes_by_both_names(name, make_model, sentences):
     given = EncoderDecoderCache(DynamicCache(), DynamicCache())
     model.generate(ids, max_new_tokens=4, min_new_tokens=4, **{name: given})
     assert given.get_seq_length() == 4
+
+
+@every_choice
+def test_weights_that_a_checkpoint_lacks_are_initialized(fields, make_model, tmp_path):
+    model = make_model(**SHALLOW, **fields)
+    model.save_pretrained(tmp_path)
+    save_file({}, tmp_path / "model.safetensors", {"format": "pt"})
+    loaded = dict(type(model).from_pretrained(tmp_path).named_parameters())
+    for name, weight in model.named_parameters():
+        if weight.ndim == 1:
+            assert torch.equal(loaded[name], weight), name
+        else:
+            assert loaded[name].std().item() == pytest.approx(weight.std().item(), rel=0.2), name

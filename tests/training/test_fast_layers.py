@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import quick_run
 
+from modeling_scratch.model.layers import NORMS
 from modeling_scratch.training import fast_layers
 from modeling_scratch.training import train as loop
 from modeling_scratch.training.fast_layers import (
@@ -74,7 +75,7 @@ def test_runs_train_with_them(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("norm_position", "least_similarity"), [("pre", 0.999), ("post", 0.995)])
-@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("norm_type", NORMS)
 def test_the_residual_stream_under_autocast(norm_type, norm_position, least_similarity, make_model, monkeypatch):
     """It is bfloat16 where products are; float16, whose numbers end at 65,504, is for products alone."""
     normalize = torch.nn.LayerNorm.forward  # which returns float32 under a GPU's autocast
@@ -104,7 +105,7 @@ def test_the_residual_stream_under_autocast(norm_type, norm_position, least_simi
 
 
 @pytest.mark.filterwarnings("error")  # PyTorch warns of norms whose weight has another precision
-@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("norm_type", NORMS)
 def test_autocast_leaves_float64_alone_and_evaluation_silent(norm_type, make_model):
     model, ids = make_model(norm_type=norm_type).eval(), torch.randint(4, 61, (3, 7))
     use_fast_layers(model)

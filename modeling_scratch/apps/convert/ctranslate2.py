@@ -45,6 +45,7 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
     """The fields of a config that CTranslate2 cannot express, each with the value that it needs."""
     positions = ("sinusoidal", "learned", "rotary")
     needed = {"activation_function": _ACTIVATIONS, "position_embedding_type": positions, "share_layers": [False]}
+    needed["norm_type"] = ("layer_norm", "rms_norm")
     obstacles = misfits(config, needed)
     if config.position_embedding_type != "rotary" and config.d_model % 2:
         obstacles.append(f"d_model is {config.d_model} and must be even")
