@@ -27,10 +27,10 @@ from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from .tokenizer import pair_lengths
 
-EMPTY = -1  # a pair without weight, for the share of a process if a batch has fewer pairs than shares
+EMPTY = -1  # stands for a pair that the loss ignores: in a batch with fewer pairs than shares, some have only this
 Ids = Sequence[int] | np.ndarray
 Pair = tuple[Ids, Ids]  # the token ids of source and target
-_FULL = 0.8  # the least share of a bin that the longest sentences fill
+_FULL = 0.8  # the least part of a row that whole copies of the longest sentence fill
 
 # Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -77,13 +77,13 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def target_tokens(self, update: int) -> int:
-        """The target tokens of an update over all processes, by which its summed loss is divided."""
-        return int(self.target_lengths[self.batches[update]].sum())
+    def target_tokens(self, batch_index: int) -> int:
+        """The number of target tokens in a global batch, by which the sum of its losses is divided."""
+        return int(self.target_lengths[self.batches[batch_index]].sum())
 
-    def micro_batches(self, first_update: int, rank: int, processes: int, accumulation: int) -> Iterator[list[int]]:
-        """One process's micro-batches from update `first_update` on, `accumulation` of them per update."""
-        for batch in self.batches[first_update:]:
+    def micro_batches(self, batch_index: int, rank: int, processes: int, accumulation: int) -> Iterator[list[int]]:
+        """One process's micro-batches from global batch `batch_index` on, `accumulation` of them per batch."""
+        for batch in self.batches[batch_index:]:
             shares = np.array_split(batch, processes * accumulation)
             for share in shares[rank * accumulation : (rank + 1) * accumulation]:
                 yield share.tolist() or [EMPTY]
@@ -121,19 +121,19 @@ class PairCollator:
     Args:
         multiple: lengths are rounded up to a multiple of this.
         longest: the length beyond which they are not rounded up; None: no limit.
-        pairs: the fewest pairs in a batch; pairs without weight are added if there are fewer.
+        min_pairs: the fewest pairs in a batch; if there are fewer, pairs that the loss ignores are added.
     """
 
-    def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
-        self.pad_token_id, self.multiple, self.longest, self.pairs = pad_token_id, multiple, longest, pairs
+    def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, min_pairs: int = 1):
+        self.pad_token_id, self.multiple, self.longest, self.min_pairs = pad_token_id, multiple, longest, min_pairs
 
     def __call__(self, pairs: list[Pair]) -> dict[str, torch.Tensor]:
         """
         Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
         shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
         """
-        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair without weight
-        pairs = [*pairs, *[filler] * (self.pairs - len(pairs))]
+        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair that the loss ignores
+        pairs = [*pairs, *[filler] * (self.min_pairs - len(pairs))]
         sources, targets = zip(*pairs, strict=True)
         input_ids = self._pad(sources, self.pad_token_id)
         return {
@@ -163,7 +163,8 @@ class BinCollator:
         rows: the number of rows is rounded up to a multiple of this; longer rows count for several.
     """
 
-    length = 128  # rows have the smallest multiple of this that the longest sentences fill to at least four fifths
+    # Rows are as long as the smallest multiple of this of which whole copies of the longest sentence fill four fifths.
+    length = 128
 
     def __init__(self, pad_token_id: int, rows: int = 1):
         self.pad_token_id, self.rows = pad_token_id, rows
@@ -303,7 +304,7 @@ class BatchShare:
 
     micro_batches: Iterator[dict[str, torch.Tensor]]
     count: int  # of micro-batches
-    target_tokens: int  # over all processes
+    target_tokens: int  # in the whole global batch, not in this share
 
 
 class EpochBatches:
@@ -384,13 +385,13 @@ class EpochBatches:
                 self.epoch, self.next_batch = self.epoch + 1, 0
             yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
 
-    def _micro_batches(self, epoch: int, update: int) -> Iterator[list[int]]:
-        """This process's micro-batches from an update on, forever."""
+    def _micro_batches(self, epoch: int, batch_index: int) -> Iterator[list[int]]:
+        """This process's micro-batches from a global batch on, forever."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             shares = (accelerator.process_index, accelerator.num_processes, accumulation)
-            yield from self._plan(epoch).micro_batches(update, *shares)
-            epoch, update = epoch + 1, 0
+            yield from self._plan(epoch).micro_batches(batch_index, *shares)
+            epoch, batch_index = epoch + 1, 0
 
 
 def fingerprint_of(dataset: Dataset) -> str:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "validation", "test")
 EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 _FOR_VALIDATION = 1000  # pairs that are held out by default, but at most a tenth of all
-_MANY_KNOWN = 0.01  # a larger share of a split's pairs among the training pairs deserves a warning
+_OVERLAP_TO_WARN = 0.01  # warn if a larger share of a split's pairs are also training pairs
 _READ_ROWS = 10_000
 
 
@@ -401,7 +401,7 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
         pairs["train"], pairs["validation"] = _hold_out(train, data.validation_size, seed)
         held_out = pairs["validation"]
     if train is not None:
-        _warn_about_known_pairs(train, named)
+        _warn_about_overlap(train, named)
         if data.mix:
             pairs["train"] = _mix(pairs["train"], data, seed, named, held_out)
     return DatasetDict(pairs)
@@ -445,10 +445,10 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
             pairs = source.load()
         except UserError as error:
             raise UserError(f"data.mix[{place}]: {error}") from error
-        _warn_about_known_pairs(pairs, named)
-        if held_out is not None and (known := _rows_in(pairs, held_out)):
-            logger.info(f"data: left out {len(known):,} pairs of data.mix[{place}] that are held out for validation")
-            pairs = pairs.select([row for row in range(len(pairs)) if row not in known])
+        _warn_about_overlap(pairs, named)
+        if held_out is not None and (copies := _rows_in(pairs, held_out)):
+            logger.info(f"data: left out {len(copies):,} pairs of data.mix[{place}] that are held out for validation")
+            pairs = pairs.select([row for row in range(len(pairs)) if row not in copies])
         if entry.tag is not None:
             pairs = pairs.map(partial(_tagged, tag=entry.tag), batched=True, desc="tagging")
         parts.append(pairs.add_column("weight", [entry.weight] * len(pairs)))
@@ -482,10 +482,10 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
         )
     validation = validation if len(complete) == size else validation.select(complete)
     logger.info(f"data: there is no validation split; held out {len(validation):,} of {len(train):,} training pairs")
-    known = _rows_in(train, validation)
-    kept = [row for row in rows["train"]["row"][:] if row not in known]
-    if copies := len(train) - size - len(kept):
-        logger.info(f"data: left out {copies:,} training pairs that are copies of them")
+    copies = _rows_in(train, validation)
+    kept = [row for row in rows["train"]["row"][:] if row not in copies]
+    if count := len(train) - size - len(kept):
+        logger.info(f"data: left out {count:,} training pairs that are copies of them")
     if not kept:
         raise UserError(
             f"all other training pairs are copies of the {size:,} held out for validation; set a smaller "
@@ -506,16 +506,16 @@ def _rows_in(pairs: Dataset, others: Dataset) -> set[int]:
     return {row for row, pair in enumerate(_pairs_of(pairs)) if pair in wanted}
 
 
-def _warn_about_known_pairs(train: Dataset, named: dict[str, Dataset]) -> None:
+def _warn_about_overlap(train: Dataset, named: dict[str, Dataset]) -> None:
     """Log how many pairs of each split are also training pairs, on which scores would be too good."""
     splits = {split: [pair for pair in _pairs_of(pairs) if all(pair)] for split, pairs in named.items()}
     wanted = set().union(*splits.values())
-    known = {pair for pair in _pairs_of(train) if pair in wanted}
+    overlap = {pair for pair in _pairs_of(train) if pair in wanted}
     for split, pairs in splits.items():
-        if count := sum(pair in known for pair in pairs):
+        if count := sum(pair in overlap for pair in pairs):
             total = len(named[split])
             logger.log(
-                logging.WARNING if count / total > _MANY_KNOWN else logging.INFO,
+                logging.WARNING if count / total > _OVERLAP_TO_WARN else logging.INFO,
                 f"data: {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are also training pairs; "
                 "scores on them are better than on new pairs",
             )

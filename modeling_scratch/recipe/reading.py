@@ -79,7 +79,7 @@ WITHOUT_EFFECT = {"output_dir", "data.num_workers", "evaluation.batch_size", "ev
 WITHOUT_EFFECT |= {"checkpoints.keep_last", "logging_steps", *(f"hub.{name}" for name in HubSection.model_fields)}
 # Keys that may differ between two recipes of the same run. Accumulation changes only dropout and rounding.
 ACCUMULATION = "optimization.gradient_accumulation_steps"
-ALIKE = WITHOUT_EFFECT | {ACCUMULATION}
+MAY_DIFFER_WITHIN_RUN = WITHOUT_EFFECT | {ACCUMULATION}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..files import reading
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from ..recipe.reading import ACCUMULATION, ALIKE, differing_keys, load_recipe
+from ..recipe.reading import ACCUMULATION, MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import DataSection, Recipe
 from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states
 from .inputs import Inputs, Tokenizers
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _LENGTH = ("optimization.max_epochs", "optimization.max_steps")
 # Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
-    *ALIKE,
+    *MAY_DIFFER_WITHIN_RUN,
     *_LENGTH,
     "optimization.max_nonfinite_updates",
     "data.revision",  # fingerprints of the data are compared instead
@@ -59,7 +59,7 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
-    is_averaged: bool = False,
+    is_regular: bool = False,
 ) -> None:
     """
     Write a checkpoint, which is also a model folder; then its weights to the folder's root, if they are the best so far
@@ -69,14 +69,14 @@ def save_checkpoint(
     Args:
         inputs: for its tokenizers, and the position of its batches.
         model, optimizer: as Accelerate has wrapped or sharded them.
-        is_averaged: whether the recipe asks for this checkpoint, so that it takes part in averaging.
+        is_regular: whether this is a regular checkpoint, which may be averaged.
 
     Raises:
         UserError: it cannot be written; earlier checkpoints are intact, and this one is removed.
     """
     section, step, unwrapped = recipe.checkpoints, progress.step, accelerator.unwrap_model(model)
     temporary, what = folder.checkpoints.unfinished(step), f"the checkpoint of update {step}"
-    averages = is_averaged and section.average_last > 1
+    averages = is_regular and section.average_last > 1
 
     def write_shared_files() -> None:
         folder.checkpoints.begin(step)
@@ -155,11 +155,11 @@ def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path
 
 def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
     """Log how the recipe of a resumed run has changed. UserError if the run cannot resume with these changes."""
-    before = load_recipe(folder.path / RECIPE)
+    saved = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
-    if before.data.streaming:  # the number of readers is fixed
+    if saved.data.streaming:  # the number of readers is fixed
         may_change.discard(ACCUMULATION)
-    changed = differing_keys(before, recipe)
+    changed = differing_keys(saved, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
             f"the recipe differs from that of the run in {folder.path} in {', '.join(wrong)}: a run resumes with its "
@@ -182,13 +182,13 @@ def load_checkpoint(
     accelerator: Accelerator,
     batches: GlobalBatches,
     optimizer: torch.optim.Optimizer,
-    now: Progress,
+    current: Progress,
 ) -> Progress:
     """
     Restore optimizer, random states and batches from a checkpoint, whose weights the model has already.
 
     Args:
-        now: the progress of a new run on these processes.
+        current: the progress of a new run on these processes.
 
     Returns:
         The progress in the checkpoint, continued on these processes.
@@ -196,30 +196,30 @@ def load_checkpoint(
     Raises:
         UserError: the checkpoint belongs to other training pairs, or a file in it cannot be used.
     """
-    before = read_progress(checkpoint)
-    if before.fingerprint != now.fingerprint:
+    saved = read_progress(checkpoint)
+    if saved.fingerprint != current.fingerprint:
         advice = ""
         if recipe.data.on_the_hub:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
             advice += f" (data_revision in {METRICS_FILE})" if batches.revision else ""
         raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
-    on_all(accelerator, lambda: batches.go_to(before.position, checkpoint))
+    on_all(accelerator, lambda: batches.go_to(saved.position, checkpoint))
     on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
-    differs = _differences(before, now)
+    differs = _differences(saved, current)
     path = checkpoint / random_states(accelerator.process_index)
     if not on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
         how = ", ".join(differs) or "without the random states of its device"
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # A new seed: the run's own would repeat the random numbers of its beginning.
-        set_seed(recipe.seed + before.step, device_specific=True)
-    if before.validation not in ("", now.validation):
+        set_seed(recipe.seed + saved.step, device_specific=True)
+    if saved.validation not in ("", current.validation):
         logger.warning(
             "the validation pairs have changed: scores from now on cannot be compared with the earlier ones, by which "
             "the best weights so far were chosen"
         )
     for name in ("validation", "processes", "device", "precision", "compiled", "threads"):
-        setattr(before, name, getattr(now, name))
-    return before
+        setattr(saved, name, getattr(current, name))
+    return saved
 
 
 def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
@@ -231,18 +231,18 @@ def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, 
             accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
 
 
-def _differences(before: Progress, now: Progress) -> list[str]:
+def _differences(saved: Progress, current: Progress) -> list[str]:
     """How the processes that resume a run differ from those that trained it so far."""
     full, found = {"no": "full precision"}, []
-    if before.processes != now.processes:
-        found.append(f"with {now.processes} processes instead of {before.processes}")
-    if before.device != now.device:
-        found.append(f"on {now.device} instead of {before.device}")
-    if before.precision != now.precision:
-        names = [full.get(precision, precision) for precision in (now.precision, before.precision)]
+    if saved.processes != current.processes:
+        found.append(f"with {current.processes} processes instead of {saved.processes}")
+    if saved.device != current.device:
+        found.append(f"on {current.device} instead of {saved.device}")
+    if saved.precision != current.precision:
+        names = [full.get(precision, precision) for precision in (current.precision, saved.precision)]
         found.append(f"in {names[0]} instead of {names[1]}")
-    if before.compiled != now.compiled:
-        found.append("compiled instead of eager" if now.compiled else "eager instead of compiled")
+    if saved.compiled != current.compiled:
+        found.append("compiled instead of eager" if current.compiled else "eager instead of compiled")
     return found
 
 

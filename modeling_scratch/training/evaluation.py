@@ -28,7 +28,7 @@ from ..recipe.schema import EvaluationSection, Recipe
 from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
 from .inputs import Inputs, gold_links_of
-from .processes import explained_lack_of_memory, main_first, on_main
+from .processes import advising_on_memory, main_first, on_main
 from .sharding import is_sharded
 from .stopping import StopDecoding, StopRequest
 
@@ -82,7 +82,7 @@ def validation_loss(
     """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
     tokens, pad = min(recipe.optimization.tokens_per_batch, _LOSS_TOKENS), inputs.tokenizers[0].pad_token_id
     advice = f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
-    with not_compiled(), explained_lack_of_memory(accelerator, "evaluating", advice):
+    with not_compiled(), advising_on_memory(accelerator, "evaluating", advice):
         return corpus_loss(model, inputs.validation_data, tokens, pad, accelerator, stop)
 
 
@@ -130,7 +130,7 @@ def translate_split(
 ) -> tuple[list[str], dict[str, Any]]:
     """Translations of a split, and their scores; `options` of `translate_and_score`."""
     advice = advice_to_halve(recipe.evaluation)
-    explained = explained_lack_of_memory(accelerator, f"translating the {split} split", advice)
+    explained = advising_on_memory(accelerator, f"translating the {split} split", advice)
     with not_compiled():
         return translate_and_score(
             recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options

@@ -19,7 +19,7 @@ from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
 from ..inference.alignments import Aligner, choose_heads
 from ..metrics import bleu_significance, describe_heads
-from ..recipe.reading import ALIKE, differing_keys, load_recipe
+from ..recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from .checkpoints import stored_weights
 from .compilation import not_compiled
@@ -211,7 +211,10 @@ def scores_before(
 def is_finished(recipe: Recipe) -> bool:
     """Whether the recipe's folder holds the results of a run, by a recipe that gives the same ones."""
     folder = Path(recipe.output_dir)
-    if not RunFolder(folder).is_run() or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - ALIKE:
+    if (
+        not RunFolder(folder).is_run()
+        or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - MAY_DIFFER_WITHIN_RUN
+    ):
         return False
     splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
     return has_results(folder, splits or ["validation"])

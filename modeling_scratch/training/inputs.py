@@ -322,7 +322,7 @@ def make_collator(
     if uses_bins(recipe, accelerator):
         tokens = optimization.tokens_per_batch // (accelerator.num_processes * optimization.gradient_accumulation_steps)
         return BinCollator(pad_token_id, rows=max(1, tokens // (_SHAPES * BinCollator.length)))
-    shapes = {"multiple": LENGTHS_OF, "longest": longest(config), "pairs": 2} if recipe.compile is True else {}
+    shapes = {"multiple": LENGTHS_OF, "longest": longest(config), "min_pairs": 2} if recipe.compile is True else {}
     return PairCollator(pad_token_id, **shapes)
 
 

@@ -314,7 +314,7 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
 
 
 @contextmanager
-def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: str) -> Iterator[None]:
+def advising_on_memory(accelerator: Accelerator, doing: str, advice: str) -> Iterator[None]:
     """
     Turn an out-of-memory error into a ProcessError.
 

@@ -35,7 +35,7 @@ class Progress:
     cross_entropy_sum: float = 0.0
     loss_tokens: int = 0
     # What is due after them.
-    unsettled: bool = False  # this update has been made, and what is due after it has not been done
+    unsettled: bool = False  # the last update's evaluation, checkpoint and push, if due, are still to be done
     evaluations: int = 0
     best: float | None = None  # by the recipe's metric
     best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
@@ -48,7 +48,7 @@ class Progress:
         return self.threads if (self.processes, self.device) == (1, "cpu") else 0
 
     def count_update(self, result: StepResult, target_tokens: int, seconds: float, position: dict[str, Any]) -> None:
-        """Count an update and its losses. What is due after it is then to be done."""
+        """Count an update and its losses, and note that what is due after it is still to be done."""
         self.step, self.position, self.unsettled = self.step + 1, position, True
         self.seconds += seconds
         self.target_tokens += target_tokens

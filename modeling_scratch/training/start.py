@@ -47,17 +47,21 @@ def begin_or_resume(
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         recorded = is_recorded(accelerator, inputs.model)
         _log_choices(recipe, accelerator, progress, total, recorded)
-        update = TrainingStep(accelerator, inputs.model, recipe.optimization, recorded)
+        training_step = TrainingStep(accelerator, inputs.model, recipe.optimization, recorded)
         if checkpoint is not None:
-            progress = load_checkpoint(checkpoint, recipe, accelerator, inputs.batches, update.optimizer, progress)
+            progress = load_checkpoint(
+                checkpoint, recipe, accelerator, inputs.batches, training_step.optimizer, progress
+            )
             logger.info(f"resuming from {checkpoint}")
-        write = partial(_write, folder, recipe, accelerator.unwrap_model(update.model), inputs, progress, checkpoint)
+        write = partial(
+            _write, folder, recipe, accelerator.unwrap_model(training_step.model), inputs, progress, checkpoint
+        )
         if not write_on_main(accelerator, "the folder", folder.path, write):
             progress.best, progress.best_step, progress.without_better = None, 0, 0
     except BaseException:
         folder.remove_if_unused()
         raise
-    return folder, inputs, update, progress
+    return folder, inputs, training_step, progress
 
 
 def _write(

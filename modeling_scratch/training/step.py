@@ -14,7 +14,7 @@ from ..recipe.schema import OptimizationSection
 from .fused_loss import TrainingLoss
 from .graphs import UpdateGraphs
 from .optimization import make_optimizer
-from .processes import explained_lack_of_memory
+from .processes import advising_on_memory
 from .sharding import gathered, wrap_model_and_optimizer
 
 
@@ -45,13 +45,14 @@ class TrainingStep:
     ):
         self.accelerator, self.optimization = accelerator, optimization
         device, dtype = accelerator.device, torch.get_default_dtype()
-        self.totals, self.norm = torch.zeros(2, device=device, dtype=dtype), torch.zeros((), device=device, dtype=dtype)
-        self.rate = torch.zeros((), device=device) if graphs else None
+        self.loss_sums = torch.zeros(2, device=device, dtype=dtype)  # of loss and cross-entropy
+        self.gradient_norm = torch.zeros((), device=device, dtype=dtype)
+        self.learning_rate = torch.zeros((), device=device) if graphs else None
         self.target_tokens = torch.ones((), device=device) if graphs else None
-        optimizer = make_optimizer(model, optimization, accelerator.mixed_precision, self.rate)
+        optimizer = make_optimizer(model, optimization, accelerator.mixed_precision, self.learning_rate)
         self.model, self.optimizer = wrap_model_and_optimizer(accelerator, model, optimizer)
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
-        self.graphs = UpdateGraphs(self._make_passes, self._make_step, device) if graphs else None
+        self.graphs = UpdateGraphs(self._make_passes, self._optimizer_step, device) if graphs else None
 
     def losses(
         self, batch: dict[str, torch.Tensor], target_tokens: int | torch.Tensor
@@ -66,7 +67,8 @@ class TrainingStep:
         Make one update.
 
         Args:
-            questions: what each process is asked after its passes; the answers are exchanged together with the loss.
+            questions: each process answers these yes-or-no questions after its passes; the answers are exchanged
+                together with the loss.
         """
         if self.graphs is None:
             return self._update(batch, learning_rate, questions or {})
@@ -81,26 +83,26 @@ class TrainingStep:
         if self.graphs is None:
             self.target_tokens = batch.target_tokens
         else:
-            self.rate.fill_(learning_rate)
+            self.learning_rate.fill_(learning_rate)
             self.target_tokens.fill_(batch.target_tokens)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate if self.rate is None else self.rate
+            group["lr"] = learning_rate if self.learning_rate is None else self.learning_rate
         # Many micro-batches need not be in memory at once, unless they are recorded together.
         if self.graphs is None:
             self._make_passes(batch.micro_batches, batch.count)
         else:
             self.graphs.make_passes(list(batch.micro_batches))
-        # Filled on the device: copying numbers there would wait for it.
-        own = [torch.full_like(self.totals[:1], float(ask())) for ask in questions.values()]
-        sums = self.accelerator.reduce(torch.cat([self.totals, *own]), "sum")
+        # `full_like` fills them on the device; copying numbers from the host would wait for the device.
+        own = [torch.full_like(self.loss_sums[:1], float(ask())) for ask in questions.values()]
+        sums = self.accelerator.reduce(torch.cat([self.loss_sums, *own]), "sum")
         # Only here do we wait for the device. While it makes the step, the host prepares the next update.
-        norm, loss, cross_entropy, *counts = torch.cat([self.norm[None], sums]).tolist()
+        norm, loss, cross_entropy, *counts = torch.cat([self.gradient_norm[None], sums]).tolist()
         finite = math.isfinite(loss) and math.isfinite(norm)
         advice = f"use a smaller model, or {self._smaller_batches(self.optimization.gradient_accumulation_steps)}"
         doing = "for the optimizer, whose states are 8 bytes a parameter"
-        with explained_lack_of_memory(self.accelerator, doing, advice):
+        with advising_on_memory(self.accelerator, doing, advice):
             if finite:
-                (self._make_step if self.graphs is None else self.graphs.make_step)()
+                (self._optimizer_step if self.graphs is None else self.graphs.make_step)()
             else:
                 self.optimizer.zero_grad()
                 if self.accelerator.scaler is not None:
@@ -111,31 +113,31 @@ class TrainingStep:
     def _make_passes(self, micro_batches: Iterable[dict[str, torch.Tensor]], count: int | None = None) -> None:
         """
         Forward and backward passes over this process's micro-batches, and clipping. Leaves the sums of loss and
-        cross-entropy in `totals`, and the gradient's norm in `norm`.
+        cross-entropy in `loss_sums`, and the norm of the gradient in `gradient_norm`.
         """
         accelerator, count = self.accelerator, len(micro_batches) if count is None else count
-        self.totals.zero_()
+        self.loss_sums.zero_()
         advice = self._smaller_batches(count)
         for number, micro_batch in enumerate(micro_batches, start=1):
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
             exchange = nullcontext() if number == count else accelerator.no_sync(self.model)
             shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
-            within_memory = explained_lack_of_memory(accelerator, f"with {shapes} at once", advice)
+            within_memory = advising_on_memory(accelerator, f"with {shapes} at once", advice)
             with exchange, within_memory:
                 loss, cross_entropy = self.losses(inputs, self.target_tokens)
                 # DDP averages over processes, but the loss is already divided by the tokens of all of them.
                 accelerator.backward(loss * accelerator.num_processes)
-            self.totals += torch.stack([loss.detach(), cross_entropy])
+            self.loss_sums += torch.stack([loss.detach(), cross_entropy])
         limit = self.optimization.max_grad_norm
         norm = accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
-        self.norm.copy_(gathered(norm))
+        self.gradient_norm.copy_(gathered(norm))
 
-    def _make_step(self) -> None:
+    def _optimizer_step(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def _smaller_batches(self, pieces: int) -> str:
-        """Advice for when an update's share of a process takes too much memory in this many pieces."""
+        """Advice if a process runs out of memory with its share of an update cut into this many micro-batches."""
         return (
             f"set optimization.gradient_accumulation_steps={2 * pieces}, which changes no batch, or halve "
             f"optimization.tokens_per_batch (now {self.optimization.tokens_per_batch}) and begin anew; with "

@@ -9,7 +9,6 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from transformers import PreTrainedModel
 
 from ..errors import ProcessError, Stopped, UserError
 from ..metrics import tells_nothing, title_of
@@ -24,7 +23,6 @@ from .optimization import learning_rate_at
 from .processes import describe_setup, on_main
 from .progress import Progress
 from .start import begin_or_resume, total_updates
-from .step import TrainingStep
 from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -58,111 +56,89 @@ def train(
             finite too many times in a row, a checkpoint cannot be written, memory ran out, another process is gone.
     """
     stop = StopRequest() if stop is None else stop
-    folder, inputs, update, progress = begin_or_resume(recipe, accelerator, resume, overwrite)
-    model, total = accelerator.unwrap_model(update.model), total_updates(recipe.optimization, inputs.batches)
-    log = RunLog(accelerator, folder.path, progress, inputs.batches, total)
-    save = partial(save_checkpoint, folder, recipe, accelerator, inputs, update.model, update.optimizer, progress)
+    folder, inputs, training_step, progress = begin_or_resume(recipe, accelerator, resume, overwrite)
+    batches, total = inputs.batches, total_updates(recipe.optimization, inputs.batches)
+    wrapped, optimizer, first_step = training_step.model, training_step.optimizer, progress.step
+    model = accelerator.unwrap_model(wrapped)
+    log = RunLog(accelerator, folder.path, progress, batches, total)
+    save = partial(save_checkpoint, folder, recipe, accelerator, inputs, wrapped, optimizer, progress)
+
+    def is_over() -> bool:
+        return progress.step >= total or out_of_patience(recipe.evaluation, progress)
+
+    def settle(is_time_to_save: bool) -> None:
+        """Evaluate, write a checkpoint and push, as far as they are due after the last update."""
+        nonlocal saved_at
+        if progress.step >= total or is_due(recipe.evaluation.every, progress):
+            translate = progress.step >= total or (progress.evaluations + 1) % recipe.evaluation.translate_every == 0
+            record = validate(recipe, model, inputs, accelerator, stop, translate)
+            judge(record, recipe.evaluation.metric, by_loss, progress)
+            log.validation(record)
+        progress.unsettled = False
+        is_regular = is_due(recipe.checkpoints.every, progress, is_time_to_save)
+        # After a skipped update no checkpoint is due: the last one should predate the problem.
+        is_regular = is_over() or (is_regular and not progress.nonfinite_in_a_row)
+        if is_regular or progress.best_step == progress.step:
+            save(is_regular)
+            saved_at = time.monotonic()
+        if push is not None and progress.best_step == progress.step:
+            log.curves()
+            on_main(accelerator, lambda: push(f"Upload model of step {progress.step}"))
+
+    # The processes answer these after each update; if one answers yes, all act on it.
+    questions = {"stop": lambda: bool(stop), "save": lambda: _is_time_to_save(recipe, saved_at, accelerator)}
     with stop, closing(log):
         if recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
             log.open_trackers()
         log.record({"split": "run", **_describe_data(inputs), **describe_setup(accelerator, model)})
-        update.model.train()
+        wrapped.train()
         with _checkpoint_if_stopped(save, progress, total, stop, accelerator):
             if recipe.model.start_from and progress.step == 0:
                 score_start(recipe, accelerator, inputs, model, log, stop)
             if progress.compiled and progress.step < total:
-                make_graphs(model, update)
-            make_updates(recipe, accelerator, inputs, update, model, progress, total, log, save, stop, push)
-        return finish(recipe, accelerator, folder, inputs, update.model, progress, log, stop)
+                make_graphs(model, training_step)
+            batch_iterator, by_loss = batches.iterate(), not metric_can_tell(recipe, inputs, accelerator)
+            saved_at = time.monotonic()
+            with log.progress_bar() as bar:
+                if progress.unsettled:  # the run was stopped between its last update and what was due after it
+                    settle(is_time_to_save=False)
+                while not is_over():
+                    started = time.perf_counter()
+                    batch = next(batch_iterator)
+                    rate = learning_rate_at(progress.step + 1, recipe.optimization, total)
+                    result = training_step(batch, rate, questions)
+                    seconds = time.perf_counter() - started
+                    progress.count_update(result, batch.target_tokens, seconds, batches.position())
+                    bar.update()
+                    bar.set_postfix_str(loss_and_speed(result.loss, progress))
+                    if not result.finite:
+                        _note_skipped(progress, result.loss, recipe.optimization.max_nonfinite_updates)
+                    if progress.step == total or progress.step % recipe.logging_steps == 0:
+                        log.training(rate)
+                    if result.answers["stop"]:
+                        raise Stopped
+                    settle(result.answers["save"])
+                if progress.step < total:
+                    if progress.loss_tokens and progress.step > first_step:  # not logged yet
+                        log.training(rate)
+                    logger.info(
+                        f"training ends after update {progress.step}: {progress.without_better} evaluations in a row "
+                        "were no better (evaluation.patience)"
+                    )
+        return finish(recipe, accelerator, folder, inputs, wrapped, progress, log, stop)
 
 
-def make_updates(
-    recipe: Recipe,
-    accelerator: Accelerator,
-    inputs: Inputs,
-    update: TrainingStep,
-    model: PreTrainedModel,
-    progress: Progress,
-    total: int,
-    log: RunLog,
-    save: Callable[..., None],
-    stop: StopRequest,
-    push: Callable[[str], None] | None,
-) -> None:
-    """
-    The training loop: the updates that remain of `total`, unless patience ends them, and what is due after each.
-
-    Args:
-        update: makes one update of `model`, which it has wrapped.
-        save: `save_checkpoint` for this run.
-
-    Raises:
-        Stopped: a process was asked to stop.
-    """
-    batches, following, first = inputs.batches, inputs.batches.iterate(), progress.step
-    by_loss = not metric_can_tell(recipe, inputs, accelerator)
-    saved_at, late = time.monotonic(), False  # late: the time between two checkpoints has passed
-    # What the processes ask one another as they exchange the losses of an update.
-    questions = {"stop": lambda: bool(stop), "late": lambda: _is_late(recipe, saved_at, accelerator)}
-    with log.progress_bar() as bar:
-        while True:
-            end, impatient = progress.step >= total, out_of_patience(recipe.evaluation, progress)
-
-            # What is due after an update. If the run was stopped in between, it is still due when it resumes.
-            if progress.unsettled:
-                if end or is_due(recipe.evaluation.every, progress):
-                    translate = end or (progress.evaluations + 1) % recipe.evaluation.translate_every == 0
-                    record = validate(recipe, model, inputs, accelerator, stop, translate)
-                    judge(record, recipe.evaluation.metric, by_loss, progress)
-                    log.validation(record)
-                    impatient = out_of_patience(recipe.evaluation, progress)
-                progress.unsettled = False
-                # After a skipped update no checkpoint is due: the last one should predate the problem.
-                is_averaged = end or impatient
-                is_averaged |= is_due(recipe.checkpoints.every, progress, late) and not progress.nonfinite_in_a_row
-                if is_averaged or progress.best_step == progress.step:
-                    save(is_averaged)
-                    saved_at = time.monotonic()
-                if push is not None and progress.best_step == progress.step:
-                    log.curves()
-                    on_main(accelerator, lambda: push(f"Upload model of step {progress.step}"))
-            if end or impatient:
-                break
-
-            started = time.perf_counter()
-            batch = next(following)
-            rate = learning_rate_at(progress.step + 1, recipe.optimization, total)
-            result = update(batch, rate, questions)
-            progress.count_update(result, batch.target_tokens, time.perf_counter() - started, batches.position())
-            late = result.answers["late"]
-            bar.update()
-            bar.set_postfix_str(loss_and_speed(result.loss, progress))
-            if not result.finite:
-                _note_skipped(progress, result.loss, recipe.optimization.max_nonfinite_updates)
-            if progress.step == total or progress.step % recipe.logging_steps == 0:
-                log.training(rate)
-            if result.answers["stop"]:
-                raise Stopped
-        if not end:
-            if progress.loss_tokens and progress.step > first:  # not logged yet
-                log.training(rate)
-            logger.info(
-                f"training ends after update {progress.step}: {progress.without_better} evaluations in a row were no "
-                "better (evaluation.patience)"
-            )
-
-
-def is_due(every: int | str, progress: Progress, late: bool = False) -> bool:
+def is_due(every: int | str, progress: Progress, is_time: bool = False) -> bool:
     """
     Whether an interval of the recipe ends with the last update.
 
     Args:
         every: a number of updates, "epoch", or a time.
-        late: whether that time has passed.
+        is_time: whether that time has passed.
     """
     if every == "epoch":
         return progress.position.get("update") == 0  # of the next batch
-    return progress.step % every == 0 if isinstance(every, int) else late
+    return progress.step % every == 0 if isinstance(every, int) else is_time
 
 
 def out_of_patience(evaluation: EvaluationSection, progress: Progress) -> bool:
@@ -195,7 +171,7 @@ def judge(record: dict[str, Any], metric: str, by_loss: bool, progress: Progress
     progress.best_step, progress.without_better = progress.step, 0
 
 
-def _is_late(recipe: Recipe, saved_at: float, accelerator: Accelerator) -> bool:
+def _is_time_to_save(recipe: Recipe, saved_at: float, accelerator: Accelerator) -> bool:
     """Whether the main process's clock asks for a checkpoint; False on other processes."""
     seconds = recipe.checkpoints.seconds
     return seconds is not None and accelerator.is_main_process and time.monotonic() - saved_at >= seconds
@@ -206,8 +182,9 @@ def _note_skipped(progress: Progress, loss: float, limit: int) -> None:
     what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
     if progress.nonfinite_in_a_row > limit:
         raise UserError(
-            f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates), so that the weights "
-            "are those before them. Lower optimization.learning_rate, or lengthen optimization.warmup_steps"
+            f"{what}, as in the {limit} updates before it, which were skipped (optimization.max_nonfinite_updates), so "
+            "the weights are still those of the last finite update. Lower optimization.learning_rate, or lengthen "
+            "optimization.warmup_steps"
         )
     logger.warning(f"{what}; skipped")
 

@@ -196,7 +196,7 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
 
 def test_learned_positions_are_not_rounded_beyond_their_end(make_model):
     model = make_model(position_embedding_type="learned", max_position_embeddings=20)
-    collate = PairCollator(0, multiple=LENGTHS_OF, longest=longest(model.config), pairs=2)
+    collate = PairCollator(0, multiple=LENGTHS_OF, longest=longest(model.config), min_pairs=2)
     for length, padded in ((15, 16), (16, 16), (17, 20), (20, 20)):
         batch = collate([([5] * length, [5] * 3)])
         assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, padded)

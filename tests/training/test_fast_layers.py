@@ -9,7 +9,6 @@ from conftest import quick_run
 
 from modeling_scratch.model.layers import NORMS
 from modeling_scratch.training import fast_layers
-from modeling_scratch.training import train as loop
 from modeling_scratch.training.fast_layers import (
     FAST,
     FastAttention,
@@ -20,6 +19,7 @@ from modeling_scratch.training.fast_layers import (
     use_fast_layers,
 )
 from modeling_scratch.training.fused_loss import fused_cross_entropy
+from modeling_scratch.training.step import TrainingStep
 
 
 @pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
@@ -57,18 +57,18 @@ def test_dropout_keeps_the_mean_and_scales_the_kept():
 
 def test_runs_train_with_them(tmp_path, monkeypatch):
     """New ones, resumed ones, and those that start from a model."""
-    kinds, make_updates = [], loop.make_updates
+    kinds, make_update = [], TrainingStep.__call__
 
-    def watched(recipe, accelerator, inputs, update, model, *given):
-        kinds.append({type(module) for module in model.modules()})
-        make_updates(recipe, accelerator, inputs, update, model, *given)
+    def watched(training_step, *given):
+        kinds.append({type(module) for module in training_step.model.modules()})
+        return make_update(training_step, *given)
 
-    monkeypatch.setattr(loop, "make_updates", watched)
+    monkeypatch.setattr(TrainingStep, "__call__", watched)
     run = quick_run(tmp_path / "run", "optimization.max_steps=2", "logging_steps=1")
     quick_run(run, "optimization.max_steps=3", "logging_steps=1", resume=True)
     options = [f"model.start_from={run}", "model.overrides={}", "optimization.max_steps=1", "logging_steps=1"]
     quick_run(tmp_path / "tuned", *options)
-    assert len(kinds) == 3
+    assert len(kinds) == 4
     for found in kinds:
         assert {FastAttention, FastDropout} <= found
         assert not found & FAST.keys()

@@ -11,7 +11,7 @@ MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update"
 
 
 @pytest.mark.parametrize(
-    ("every", "step", "position", "late", "due"),
+    ("every", "step", "position", "is_time", "due"),
     [
         ("epoch", 7, MIDDLE, False, False),
         ("epoch", 33, LAST_OF_EPOCH, False, True),
@@ -24,8 +24,8 @@ MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update"
         (10, 21, MIDDLE, True, False),  # no time is set
     ],
 )
-def test_what_is_due(every, step, position, late, due):
-    assert is_due(every, Progress(step=step, position=position), late) is due
+def test_what_is_due(every, step, position, is_time, due):
+    assert is_due(every, Progress(step=step, position=position), is_time) is due
 
 
 class Epochs:

@@ -30,13 +30,20 @@ from ...files import one_line, read_json, sha256, write_lines, write_whole
 from ...inference.translate import Translator, best_texts
 from ...loading import load_tokenizers, load_translator
 from ...model.configuration_scratch import ScratchConfig
-from ...recipe.reading import ALIKE, adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
+from ...recipe.reading import (
+    MAY_DIFFER_WITHIN_RUN,
+    adopts_two,
+    apply_overrides,
+    checked_recipe,
+    differing_keys,
+    load_recipe,
+)
 from ...recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ...training.evaluation import advice_to_halve
 from ...training.finish import has_results, is_finished
 from ...training.folder import RECIPE, WEIGHTS, RunFolder, holds_other_things
 from ...training.log import format_duration
-from ...training.processes import explained_lack_of_memory, on_all, on_main
+from ...training.processes import advising_on_memory, on_all, on_main
 from ...training.records import RunRecords
 from ...training.stopping import StopDecoding, StopRequest
 from ...training.train import train
@@ -264,7 +271,7 @@ class ImprovementPlan:
             if out.exists() and (not out.is_dir() or holds_other_things(out)):
                 raise UserError(f"--output {out}: there is something else; choose another folder")
             return
-        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - ALIKE)
+        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - MAY_DIFFER_WITHIN_RUN)
         if changed:
             raise UserError(
                 f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
@@ -304,7 +311,9 @@ class ImprovementPlan:
 
     def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
-        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in ALIKE]
+        options["overrides"] = [
+            each for each in options["overrides"] if each.partition("=")[0] not in MAY_DIFFER_WITHIN_RUN
+        ]
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]
         return {
@@ -367,7 +376,7 @@ def improve(
         if not on_main(accelerator, lambda model=model: plan.has_model(*model)):
             _train(recipe, accelerator, stop)
         advice = advice_to_halve(recipe.evaluation)
-        with _stage(by_model.name), explained_lack_of_memory(accelerator, by_model.name, advice), stop:
+        with _stage(by_model.name), advising_on_memory(accelerator, by_model.name, advice), stop:
             by_model.complete(recipe, accelerator, stop)
     on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
     return _train(plan.final, accelerator, stop, push)
