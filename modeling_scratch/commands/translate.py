@@ -46,11 +46,11 @@ _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tok
 _Workers = Annotated[
     int | None,
     typer.Option(
-        min=0, max=256, help="processes that share a file; 0: this one alone (default: one per core from 16 KB on)"
+        min=0, max=256, help="processes that share a file; 0: no extra processes (default: one per core from 16 KB on)"
     ),
 ]
 _KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="leave lines empty that cannot be translated, with a warning")
+    bool, typer.Option("--keep-going", help="write an empty line, with a warning, for a line that cannot be translated")
 ]
 _Format = Annotated[
     Literal["lines", *FORMATS] | None,
@@ -80,8 +80,8 @@ def main(
     debug: Debug = False,
 ) -> None:
     """
-    Translate text line by line: one line out for each line in, empty ones included, as soon as it is translated. A line
-    without a letter or a digit stays unchanged.
+    Translate text line by line. For each line of input, even an empty one, one line is written as soon as it is
+    translated. A line without a letter or a digit stays unchanged.
 
     With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
@@ -147,7 +147,7 @@ def main(
 
 def _languages(named: dict[str, Any], format: str, language: str | None) -> tuple[str, str | None]:
     """
-    The source language (default: the tokenizer's) and the target language. UserError if the source is unknown.
+    The source language (default: the tokenizer's) and the target language. Raises UserError if the source is unknown.
 
     Args:
         named: the settings that the tokenizer was saved with.
@@ -166,7 +166,7 @@ def _check_options(
     has_columns: bool | int | None,
     language: str | None,
 ) -> None:
-    """UserError for options that are invalid or incompatible."""
+    """Raise UserError for options that are invalid or incompatible."""
     if "" in (input, output):
         raise UserError("--input and --output take the name of a file, not an empty one")
     if length_penalty is not None and not abs(length_penalty) <= _LARGEST_PENALTY:

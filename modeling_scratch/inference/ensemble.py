@@ -185,7 +185,7 @@ def load_together(
 
 
 def _check_equal(names: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
-    """UserError if what was found for a model differs from what was found for the first."""
+    """Raise UserError if what was found for a model differs from what was found for the first."""
     first, known = names[0], found[0]
     for name, values in zip(names[1:], found[1:], strict=True):
         for what, value in values.items():

@@ -136,8 +136,8 @@ class Translator:
             settings: for `translate_batch`.
 
         Returns:
-            The translations of each text, best first, in the order of the texts. A text that is not translated stays as
-            it is, without white space around it.
+            The translations of each text, best first, in the order of the texts. A text that is not translated is
+            returned without surrounding white space.
 
         Raises:
             ValueError: a text has more tokens than there are learned positions; a setting is not valid.
@@ -205,7 +205,7 @@ def tokenize_texts(
 
 
 def check_is_scratch(name: str, **options) -> None:
-    """UserError if a model folder or Hub name holds another kind of model."""
+    """Raise UserError if a model folder or Hub name holds another kind of model."""
     kind = load_config(name, **options).model_type
     if kind != ScratchConfig.model_type:
         raise UserError(f"{name} is a {kind} model; this takes a {ScratchConfig.model_type} model")

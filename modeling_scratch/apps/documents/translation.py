@@ -69,7 +69,7 @@ def translate_sentences(
         what = f"{what} ({beginning(sentences[place])})"
         if not keep_going:
             raise UserError(f"sentence {place + 1}: {what}")
-        warnings.add("could not be translated and stay as they are", place + 1, f"{what}; left as it is")
+        warnings.add("{} could not be translated and stay as they are", place + 1, f"{what}; left as it is")
         tokens[place] = []  # not translated, so it stays
     for place, what in unusual.items():
         warnings.add_unusual(place + 1, what)

@@ -5,7 +5,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 WINDOW = 1024  # lines that are translated together
 _CHUNK = 2**16  # bytes: the capacity of a pipe
 _LARGE = 2**14  # bytes of a file for which workers are worth starting
-_SHOWN = 3  # warnings of each kind
+_SHOWN = 3  # warnings of each kind that are logged one by one
 
 
 class TextInput:
@@ -95,10 +95,13 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _size_of_stdin() -> int | None:
-    """The bytes in standard input if it is a regular file; None if its lines may arrive one by one."""
+    """
+    The bytes in standard input if it is a regular file; None if its lines may arrive one by one; 0 if `sys.stdin` is an
+    object without a descriptor, which is then read as a whole, without workers.
+    """
     try:
         status = os.fstat(sys.stdin.fileno())
-    except OSError:  # an object without a descriptor
+    except OSError:
         return 0
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -126,7 +129,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         sys.stdout.flush()
         return
     if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--output {path}: it must be a file, in a folder that exists")
+        raise UserError(f"--output {path}: name a file in an existing folder")
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -150,7 +153,12 @@ class Warnings:
         self.numbers: dict[str, list[int]] = {}
 
     def add(self, kind: str, number: int, message: str) -> None:
-        """Count a warning about the unit with this number, and log it if it is among the first of its kind."""
+        """
+        Count a warning about the unit with this number, and log it if it is among the first of its kind.
+
+        Args:
+            kind: the message for all warnings of this kind, with {} for how many units they are about.
+        """
         numbers = self.numbers.setdefault(kind, [])
         numbers.append(number)
         if len(numbers) <= _SHOWN:
@@ -158,18 +166,19 @@ class Warnings:
 
     def add_cut(self, number: int) -> None:
         """Warn that a translation was cut."""
-        advice = "the translation was cut at the maximum length (--max-new-tokens)"
-        self.add("were cut at the maximum length", number, advice)
+        message = "the translation was cut at the maximum length (--max-new-tokens)"
+        self.add("the translations of {} were cut at the maximum length", number, message)
 
     def add_unusual(self, number: int, message: str) -> None:
         """Warn about a sentence that is longer than all in training."""
-        self.add("are longer than any sentence in training", number, message)
+        self.add("{} are longer than any sentence in training", number, message)
 
     def close(self) -> None:
-        """Log the total of each kind of which not all warnings were logged."""
+        """For each kind with suppressed warnings, log the total."""
         for kind, numbers in self.numbers.items():
             if len(numbers) > _SHOWN:
-                logger.warning(f"{len(numbers):,} {self.unit}s {kind}, the last of them {self.unit} {numbers[-1]}")
+                total = kind.format(f"{len(numbers):,} {self.unit}s")
+                logger.warning(f"{total}; the last is {self.unit} {numbers[-1]}")
 
 
 def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
@@ -183,8 +192,9 @@ def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict
         if length > translator.limit:
             problems[place] = f"{length} tokens, but the model takes {translator.limit}"
         elif longest is not None and length > longest:
-            what = f"{length} tokens, and the longest sentence in training had {longest}: its translation may be poor"
-            unusual[place] = what
+            unusual[place] = (
+                f"{length} tokens; no training sentence had more than {longest}, so the translation may be poor"
+            )
     return problems, unusual
 
 
@@ -208,8 +218,8 @@ def _decoded(lines: Sequence[bytes], first: int) -> tuple[list[str], dict[int, s
 
 def _check_file(text: TextInput, translator: Translator) -> None:
     """
-    UserError for the first line that cannot be translated. Only lines that may be too long are tokenized for this: each
-    token but the end token takes at least one byte.
+    Raise UserError for the first line that cannot be translated. Only lines that may be too long are tokenized for
+    this: each token but the end token takes at least one byte.
     """
     first = 0
     for lines in text.windows(WINDOW):
@@ -272,10 +282,11 @@ def translate_lines(
         _check_file(text, translator)
     prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
-        print("A line at a time; Ctrl-D ends.", file=sys.stderr)
+        print("Type one sentence per line; press Ctrl-D to quit.", file=sys.stderr)
     size = WINDOW if text.total is None else WINDOW * windows_at_once
     number = 0
-    with tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None) as bar:  # None: shown on a terminal
+    bar = tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None)  # None: shown on a terminal
+    with closing(warnings), bar:
         for lines in text.windows(size, lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
             sentences, problems = _decoded(lines, number)
             tokens = translator.tokenize(sentences)
@@ -286,7 +297,7 @@ def translate_lines(
                     error = UserError(f"{text.name}, line {number + place + 1}: {what}")
                     sentences, tokens = sentences[:place], tokens[:place]
                     break
-                warnings.add("could not be translated and are empty", number + place + 1, f"{what}; left empty")
+                warnings.add("{} could not be translated and are empty", number + place + 1, f"{what}; left empty")
                 sentences[place], tokens[place] = "", []
             for place in sorted(unusual.keys() & range(len(sentences))):
                 warnings.add_unusual(number + place + 1, unusual[place])
@@ -302,4 +313,3 @@ def translate_lines(
             file.flush()
             if error is not None:
                 raise error
-    warnings.close()
