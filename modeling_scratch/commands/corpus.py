@@ -19,4 +19,4 @@ def main(
     with one_line_errors(debug=False):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} exists and is not an empty folder; choose another name")
-        write_corpus(folder, train_size, seed)
+        print(f"wrote {', '.join(map(str, write_corpus(folder, train_size, seed)))}")

@@ -350,7 +350,7 @@ class EpochBatches:
         return sum(len(self._plan(epoch)) for epoch in range(epochs))  # pairs are drawn at random
 
     def fingerprint(self) -> str:
-        """Identifies the pairs: a run resumes only with those that it began with."""
+        """Identifies the pairs: a run resumes only if they have not changed."""
         return fingerprint_of(self.dataset)
 
     def epochs(self) -> float:

@@ -411,9 +411,12 @@ def stream_corpus(parts: list[int], size: int, seed: int, names: tuple[str, str]
                 yield dict(zip(names, (english, german), strict=True))
 
 
-def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:
-    """Write the splits to pairs of text files, one sentence per line: train.en, train.de, validation.en, ..."""
+def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> list[Path]:
+    """Write the splits to text files, one sentence per line: train.en, train.de, validation.en, ...; return these."""
     folder.mkdir(parents=True, exist_ok=True)
+    written = []
     for split, pairs in make_corpus(train_size, *HELD_OUT, seed).items():
         for language in ("en", "de"):
-            write_lines(folder / f"{split}.{language}", (pair[language] for pair in pairs))
+            written.append(folder / f"{split}.{language}")
+            write_lines(written[-1], (pair[language] for pair in pairs))
+    return written

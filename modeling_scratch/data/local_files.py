@@ -50,7 +50,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_file(path: Path) -> None:
-    """UserError if a file is missing, unreadable or empty, or holds XML or a Git LFS pointer instead of sentences."""
+    """
+    Raise UserError if a file is missing, unreadable or empty, or holds XML or a Git LFS pointer instead of sentences.
+    """
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a file")
     if not path.is_file():
@@ -463,13 +465,13 @@ def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
         check_file(Path(prefix))
         raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
     name = Path(f"{prefix}.{language}")
-    raise UserError(f"{key}: {name}: no such file, nor {name.name}.gz; name {WHAT_CAN_BE_READ}")
+    raise UserError(f"{key}: neither {name} nor {name.name}.gz exists. Name {WHAT_CAN_BE_READ}")
 
 
 def check_files(data: DataSection) -> None:
     """
-    Check the files of all splits before any of them is read. UserError if one is missing or empty, or if a training
-    file is also used for validation or testing.
+    Check the files of all splits before any of them is read. Raises UserError if one is missing or empty, or if a
+    training file is also used for validation or testing.
     """
     train: set[Path] = set()
     for place, each in enumerate(data.mixed()):

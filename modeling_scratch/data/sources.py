@@ -54,7 +54,7 @@ class Provenance:
         dataset_type, dataset_name: for a card's metadata.
         hub_name: the name of a data set on the Hub.
         subset, split: the parts of it that are used, as named there.
-        limits: how the data limits the model; None: as any natural text does.
+        limits: what a model trained on this data cannot do; None: nothing to add, as for any natural text.
     """
 
     dataset_type: str
@@ -100,11 +100,11 @@ class PairSource(ABC):
 
     @abstractmethod
     def stream(self) -> IterableDataset:
-        """The same pairs, read as needed. UserError also while they are read."""
+        """The same pairs, read as needed. Iterating over them may raise UserError too."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Identifies the stream: a run resumes only with the data that it began with."""
+        """Identifies the data of the stream: a run resumes only if it has not changed."""
 
     @abstractmethod
     def provenance(self) -> Provenance:
@@ -192,6 +192,8 @@ def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
         yield {SOURCE: one.strip(), TARGET: other.strip()}
     if one is None or other is None:  # also if there are no lines, in compressed files
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+        if not any(counts):
+            raise UserError(f"{source} and {target} are empty")
         raise UserError(
             f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of "
             "the other"
@@ -277,6 +279,7 @@ class HubDataset(PairSource):
                 "set data.train_files"
             ) from error
         except Exception as error:
+            # "Config" or "config", depending on the kind of data set
             advice = " (set data.subset)" if "onfig name is missing" in str(error) else ""
             with as_user_error(f"data.name: {self.name!r} cannot be read{advice}: "):
                 raise
@@ -333,7 +336,7 @@ class EmbeddedCorpus(PairSource):
     def _languages(self) -> tuple[str, str]:
         languages = (self.data.source_language, self.data.target_language)
         if set(languages) != {"en", "de"}:
-            raise UserError(f"the embedded corpus has the languages en and de, not {' and '.join(languages)}")
+            raise UserError(f"the embedded corpus is English and German (en, de), not {' and '.join(languages)}")
         return languages
 
     def _marked(self) -> tuple[list[str], list[str]]:
@@ -378,7 +381,7 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
     files = data.files()
     if any(split in files for split in SPLITS):
         if data.name != EMBEDDED_CORPUS:
-            logger.info(f"data: local files, not {data.name}")
+            logger.info(f"data: using local files; data.name ({data.name}) is ignored")
         if "train" not in files:
             raise UserError("data.train_files must be set if the other splits are local files")
     pairs = {}
@@ -387,9 +390,9 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
         if source is None or (split == "train" and data.streaming):
             continue
         pairs[split] = _load(source, split)
-        first = " is ".join(map(beginning, pairs[split][0].values()))
+        first = " → ".join(map(beginning, pairs[split][0].values()))
         languages = f"{data.source_language} to {data.target_language}"
-        logger.info(f"data: {len(pairs[split]):,} {split} pairs, {languages}, of {source.name}; {first}")
+        logger.info(f"data: {split}: {len(pairs[split]):,} pairs, {languages}, from {source.name}; the first: {first}")
     train, held_out = pairs.get("train"), None
     named = {split: pairs[split] for split in pairs if split != "train"}
     if "validation" not in pairs:
@@ -485,7 +488,7 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
     copies = _rows_in(train, validation)
     kept = [row for row in rows["train"]["row"][:] if row not in copies]
     if count := len(train) - size - len(kept):
-        logger.info(f"data: left out {count:,} training pairs that are copies of them")
+        logger.info(f"data: left out {count:,} training pairs that are copies of held-out pairs")
     if not kept:
         raise UserError(
             f"all other training pairs are copies of the {size:,} held out for validation; set a smaller "

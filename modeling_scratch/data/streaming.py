@@ -50,7 +50,7 @@ class PairStream:
         return pairs
 
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
-        """The first `limit` sentences of the first pass, in batches. UserError if the stream cannot be read."""
+        """The first `limit` sentences of the first pass, in batches. Raises UserError if the stream cannot be read."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
         with as_user_error("the training stream: "):  # such as a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):

@@ -58,7 +58,7 @@ def parse_yaml(text: str, prefix: str = "") -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. UserError if there is none."""
+    """The mapping in a YAML file. Raises UserError if there is none."""
     with reading(path, "not YAML: "):
         content = parse_yaml(path.read_text(encoding="utf-8"), f"{path}: not YAML: ")
     if not isinstance(content, dict):
@@ -91,7 +91,9 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_model_file(content: dict[str, Any], overrides: Sequence[str]) -> None:
-    """UserError if the command line names a model file for the recipe of a run, which has the fields themselves."""
+    """
+    Raise UserError if the command line names a model file for the recipe of a run, which has the fields themselves.
+    """
     named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
     if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
         return
@@ -126,7 +128,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         return checked_recipe(content)
     except ValueError as error:
-        raise UserError(f"{'the recipe' if overrides else path.name}: {error}") from None
+        raise UserError(str(error) if overrides else f"{path.name}: {error}") from None
 
 
 def checked_recipe(content: dict[str, Any]) -> Recipe:
@@ -151,8 +153,8 @@ def adopts_two(recipe: Recipe) -> bool:
 
 def planned_config(recipe: Recipe) -> ScratchConfig:
     """
-    The architecture of a new model before the tokenizer is trained, which decides the vocabulary sizes. UserError if
-    fields contradict each other.
+    The architecture of a new model before the tokenizer is trained, which decides the vocabulary sizes. Raises
+    UserError if fields contradict each other.
     """
     tokenizer = recipe.tokenizer
     two = adopts_two(recipe) if tokenizer.existing else not tokenizer.shared
