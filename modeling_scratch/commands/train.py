@@ -29,8 +29,14 @@ def main(
     auto_resume: Annotated[
         bool, typer.Option("--auto-resume", help="the same, or begin a run if there is nothing to resume")
     ] = False,
-    resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; later checkpoints are deleted")] = None,
-    max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(help="resume from this checkpoint, such as step-0000500, and delete later ones"),
+    ] = None,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="after this many minutes, write a checkpoint and exit with code 75"),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[
         str | None, typer.Option(help="score this model folder or Hub name, or several together; do not train")

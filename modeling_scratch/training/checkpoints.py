@@ -31,6 +31,7 @@ from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
 logger = logging.getLogger(__name__)
 
+_NOT_IDENTICAL = "the batches are the same, but dropout will differ, so the results will not be identical"
 _LENGTH = ("optimization.max_epochs", "optimization.max_steps")
 # Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
@@ -72,7 +73,7 @@ def save_checkpoint(
         is_regular: whether this is a regular checkpoint, which may be averaged.
 
     Raises:
-        UserError: it cannot be written; earlier checkpoints are intact, and this one is removed.
+        UserError: the checkpoint cannot be written. Its files are removed, and earlier checkpoints are intact.
     """
     section, step, unwrapped = recipe.checkpoints, progress.step, accelerator.unwrap_model(model)
     temporary, what = folder.checkpoints.unfinished(step), f"the checkpoint of update {step}"
@@ -86,13 +87,14 @@ def save_checkpoint(
             torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
 
     def write_own_files() -> None:
-        with explained_failure_to_write(accelerator, what, folder.path):  # other processes quote it
+        # Explained here too, so that the other processes can quote the message.
+        with explained_failure_to_write(accelerator, what, folder.path):
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
             inputs.batches.save_readers(temporary)
 
     def finish() -> None:
         save_model_files(temporary, unwrapped, inputs.tokenizers, recipe.data)
-        if averages:  # first: a run that resumes from this checkpoint must find the copy
+        if averages:  # before the checkpoint is complete: a run that resumes from it must find the copy
             kept = {*progress.averaging, folder.keep_for_averaging(step, temporary / WEIGHTS)}
             progress.averaging = sorted(kept)[-section.average_last :]
         folder.checkpoints.finish(step, asdict(progress), section.keep_last)
@@ -148,13 +150,13 @@ def _random_states(device: torch.device) -> dict[str, Any]:
 
 
 def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:
-    """The checkpoint of this name, or the newest one. UserError if the recipe cannot resume from it."""
+    """The checkpoint of this name, or the newest one. Raises UserError if the recipe cannot resume from it."""
     _check_recipe_may_resume(folder, recipe)
     return folder.checkpoints.newest() if name is None else folder.checkpoints.named(name)
 
 
 def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
-    """Log how the recipe of a resumed run has changed. UserError if the run cannot resume with these changes."""
+    """Log how the recipe of a resumed run has changed. Raises UserError if the run cannot resume with these changes."""
     saved = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
     if saved.data.streaming:  # the number of readers is fixed
@@ -162,17 +164,17 @@ def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
     changed = differing_keys(saved, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
-            f"the recipe differs from that of the run in {folder.path} in {', '.join(wrong)}: a run resumes with its "
-            f"own recipe, in which only these keys may change: {', '.join(sorted(may_change))}"
+            f"cannot resume the run in {folder.path}: its recipe has different values for {', '.join(wrong)}. Only these "
+            f"keys may change: {', '.join(sorted(may_change))}"
         )
     if changed:
-        logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
+        logger.info(f"changed since the run began: {', '.join(changed)}")
     if ACCUMULATION in changed:
-        logger.warning("the run continues with other micro-batches: its batches stay the same, its dropout does not")
+        logger.warning(f"resuming with a different number of micro-batches ({ACCUMULATION}): {_NOT_IDENTICAL}")
     if recipe.optimization.schedule in ("cosine", "linear") and {*_LENGTH} & {*changed}:
         logger.warning(
-            f"the learning rate of the schedule {recipe.optimization.schedule} depends on the length of the run: from "
-            "here on it is that of the new length"
+            f"the {recipe.optimization.schedule} schedule depends on the run's length; from here on it follows the new "
+            "length"
         )
 
 
@@ -185,7 +187,7 @@ def load_checkpoint(
     current: Progress,
 ) -> Progress:
     """
-    Restore optimizer, random states and batches from a checkpoint, whose weights the model has already.
+    Restore optimizer, random states and batches from a checkpoint. The model already has its weights.
 
     Args:
         current: the progress of a new run on these processes.
@@ -208,8 +210,8 @@ def load_checkpoint(
     differs = _differences(saved, current)
     path = checkpoint / random_states(accelerator.process_index)
     if not on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
-        how = ", ".join(differs) or "without the random states of its device"
-        logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
+        how = f"resuming {', '.join(differs)}" if differs else "the checkpoint has no random state for this device"
+        logger.warning(f"{how}: {_NOT_IDENTICAL}")
         # A new seed: the run's own would repeat the random numbers of its beginning.
         set_seed(recipe.seed + saved.step, device_specific=True)
     if saved.validation not in ("", current.validation):

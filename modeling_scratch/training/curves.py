@@ -181,7 +181,7 @@ def _set_range(panel: Axes, key: str) -> None:
 def save(figure: Figure, path: Path) -> Path:
     """
     Save a figure as a PNG, completely or not at all. Logs a warning if characters are drawn as boxes because no
-    installed font has them. UserError if the name does not end in .png.
+    installed font has them. Raises UserError if the name does not end in .png.
     """
     if path.suffix != ".png":
         raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")

@@ -80,7 +80,7 @@ class FastEmbedding(nn.Embedding):
 
 
 class FastLearnedPositionEmbedding(FastEmbedding, LearnedPositionEmbedding):
-    """Learned positions, likewise."""
+    """`LearnedPositionEmbedding` with the lookup of `FastEmbedding`."""
 
 
 class FastLayerNorm(nn.LayerNorm):

@@ -211,10 +211,9 @@ def scores_before(
 def is_finished(recipe: Recipe) -> bool:
     """Whether the recipe's folder holds the results of a run, by a recipe that gives the same ones."""
     folder = Path(recipe.output_dir)
-    if (
-        not RunFolder(folder).is_run()
-        or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - MAY_DIFFER_WITHIN_RUN
-    ):
+    if not RunFolder(folder).is_run():
+        return False
+    if {*differing_keys(load_recipe(folder / RECIPE), recipe)} - MAY_DIFFER_WITHIN_RUN:
         return False
     splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
     return has_results(folder, splits or ["validation"])

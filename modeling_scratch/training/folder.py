@@ -65,7 +65,7 @@ class RunFolder:
     # -- before a run ------------------------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Make the folder if it does not exist, and lock it. UserError if another run has."""
+        """Make the folder if it does not exist, and lock it. Raises UserError if another run has."""
         existed = self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self._made = self._made or not existed
@@ -94,7 +94,7 @@ class RunFolder:
         return bool(self.checkpoints.steps() or (self.path / WEIGHTS).exists() or finally_scored(self.path))
 
     def claim(self, resume: bool, overwrite: bool) -> None:
-        """Lock the folder, made if needed. UserError if it conflicts with the command line, or is in use."""
+        """Lock the folder, made if needed. Raises UserError if it conflicts with the command line, or is in use."""
         has_recipe = (self.path / RECIPE).is_file()
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
@@ -228,13 +228,13 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in matches if match)
 
     def newest(self) -> Path:
-        """The newest checkpoint. UserError if there is none."""
+        """The newest checkpoint. Raises UserError if there is none."""
         if steps := self.steps():
             return self.path(steps[-1])
         raise UserError(f"{self.folder.parent} holds no checkpoint to resume from; start again with --overwrite")
 
     def named(self, name: str) -> Path:
-        """A checkpoint by its folder's name, such as step-0000500. UserError if there is none."""
+        """A checkpoint by its folder's name, such as step-0000500. Raises UserError if there is none."""
         names = [self.path(step).name for step in self.steps()]
         if name not in names:
             there = ", ".join(names) or "none"

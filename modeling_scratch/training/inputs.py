@@ -141,7 +141,7 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
 
 def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Accelerator) -> None:
     """
-    UserError for what would fail after minutes of preparation, or exhaust the machine.
+    Raise UserError for what would fail after minutes of preparation, or exhaust the machine.
 
     Args:
         config: the config of the model to train.
@@ -154,7 +154,7 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
 
 
 def check_alignments(recipe: Recipe) -> None:
-    """UserError if the recipe asks for alignments of data without gold links."""
+    """Raise UserError if the recipe asks for alignments of data without gold links."""
     if recipe.evaluation.alignments and gold_links_of(recipe, "validation") is None:
         source = source_of("validation", recipe.data, recipe.seed)
         raise UserError(
@@ -176,7 +176,7 @@ def _check_workers(workers: int) -> None:
 
 
 def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
-    """UserError if the recipe allows sequences longer than learned positions."""
+    """Raise UserError if the recipe allows sequences longer than learned positions."""
     limit = config.max_position_embeddings
     allowed = {
         "data.max_source_tokens": recipe.data.max_source_tokens,

@@ -118,8 +118,8 @@ def choose_precision(recipe: Recipe, before: Path | None = None) -> str | None:
     records = [] if before is None else read_metrics(before)
     kept = next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
     chosen = kept or ("bf16" if is_faster_in_bf16() else "no")
-    why = "as the run trained before" if kept else "precision=float32 and precision=bf16 override this"
-    logger.info(f"precision: {_AS_PEOPLE_NAME_IT.get(chosen, chosen)}; {why}")
+    why = "as the run trained before" if kept else "chosen for this machine; set precision=bf16 or precision=float32 to choose"
+    logger.info(f"precision: {_AS_PEOPLE_NAME_IT.get(chosen, chosen)} ({why})")
     return chosen
 
 
@@ -242,7 +242,7 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
 
 
 def check_shared_folder(accelerator: Accelerator, folder: Path) -> None:
-    """UserError if a process does not see what the main one writes to the run's folder, which exists there."""
+    """Raise UserError if a process does not see what the main one writes to the run's folder, which exists there."""
     token = folder / f"{SEEN}{uuid.uuid4().hex}"
     on_main(accelerator, token.touch)
     (name,) = broadcast_object_list([token.name])  # the main process's

@@ -63,7 +63,7 @@ class Progress:
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """The progress in a checkpoint. UserError if it is damaged."""
+    """The progress in a checkpoint. Raises UserError if it is damaged."""
     with reading(checkpoint / STATE):
         progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     progress.averaging = list(progress.averaging)  # older checkpoints also have a checksum of each

@@ -19,7 +19,7 @@ _ROWS = 20  # the most in a table of evaluations, not counting the best
 
 class RunRecords:
     """
-    The records of a run. UserError if there are none, or what it needs is missing.
+    The records of a run. Raises UserError if there are none, or what it needs is missing.
 
     Args:
         going_on: whether the run may still be writing: its last record may be cut off, and nothing evaluated yet.

@@ -31,8 +31,8 @@ def begin_or_resume(
     recipe: Recipe, accelerator: Accelerator, resume: bool | str = False, overwrite: bool = False
 ) -> tuple[RunFolder, Inputs, TrainingStep, Progress]:
     """
-    A new run in the recipe's folder, or the one that is there, restored from a checkpoint. Arguments and errors as of
-    `train`. If there is an error, the folder is as it was.
+    A new run in the recipe's folder, or the one that is there, restored from a checkpoint. Arguments and errors are
+    those of `train`. If there is an error, the folder is left unchanged.
     """
     folder = RunFolder(recipe.output_dir)
     try:
@@ -124,12 +124,12 @@ def _new_progress(recipe: Recipe, accelerator: Accelerator, inputs: Inputs, tota
 
 
 def _log_choices(recipe: Recipe, accelerator: Accelerator, progress: Progress, total: int, recorded: bool) -> None:
-    """Log what a recipe with two lengths or a long warm-up may not have meant, and how a GPU is used."""
+    """Warn about a second length without effect and a warm-up that never ends; log how a GPU is used."""
     epochs, steps = recipe.optimization.max_epochs, recipe.optimization.max_steps
     if epochs and steps and total < steps:
         logger.warning(
             f"optimization.max_epochs ({epochs}) ends the run after {total:,} updates, before optimization.max_steps "
-            f"({steps:,}); optimization.max_epochs=null takes it away"
+            f"({steps:,}); set optimization.max_epochs=null to remove this limit"
         )
     if total <= (warmup := recipe.optimization.warmup_steps):
         logger.warning(

@@ -178,7 +178,7 @@ def _is_time_to_save(recipe: Recipe, saved_at: float, accelerator: Accelerator) 
 
 
 def _note_skipped(progress: Progress, loss: float, limit: int) -> None:
-    """Log a skipped update. UserError if there are more than `limit` in a row."""
+    """Log a skipped update. Raises UserError if there are more than `limit` in a row."""
     what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
     if progress.nonfinite_in_a_row > limit:
         raise UserError(

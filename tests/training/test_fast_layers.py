@@ -116,7 +116,7 @@ def test_autocast_leaves_float64_alone_and_evaluation_silent(norm_type, make_mod
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 5, 16), (4, 16)])
-def test_rms_norm_in_training_is_pytorch_s(shape, dtype):
+def test_rms_norm_in_training_equals_pytorch(shape, dtype):
     """Outputs and gradients, against PyTorch's module in float64."""
     torch.manual_seed(0)
     norm, states, gradient = FastRMSNorm(16, eps=1e-6).train(), torch.randn(shape) * 3, torch.randn(shape)

@@ -282,9 +282,9 @@ def test_what_differs_is_named():
 
 
 def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(two_updates, monkeypatch, capsys):
-    monkeypatch.setattr(checkpoints, "_differences", lambda before, now: ["on cuda instead of cpu"])
+    monkeypatch.setattr(checkpoints, "_differences", lambda saved, current: ["on cuda instead of cpu"])
     quick_run(two_updates, "optimization.max_steps=3", resume=True)
-    output = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
+    output = "resuming on cuda instead of cpu"
     assert output in capsys.readouterr().err
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 

@@ -8,7 +8,7 @@ from modeling_scratch.recipe.schema import OptimizationSection
 from modeling_scratch.training.optimization import learning_rate_at, make_optimizer
 
 
-def test_paper_s_formula():
+def test_the_schedule_follows_the_formula_in_the_paper():
     """lrate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (equation 3), by the wmt14 recipe."""
     optimization = load_recipe(CONFIGURATION_FOLDER / "recipes" / "wmt14-en-de.yaml").optimization
     for step in (1, 100, 3999, 4000, 4001, 100_000):
