@@ -105,7 +105,9 @@ def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
 
 
 def read_run(folder: Path, going_on: bool = False) -> RunRecords:
-    """The records of a run, which may still be `going_on`. UserError if the folder is not a run, or cannot be read."""
+    """
+    The records of a run, which may still be `going_on`. Raises UserError if the folder is not a run, or cannot be read.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if not (folder / RECIPE).is_file():
@@ -228,7 +230,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
 
 
 def _scored_translations(run: Run, test_set: str) -> list[str]:
-    """A run's translations of a test set. UserError if there are none, or not those that were scored."""
+    """A run's translations of a test set. Raises UserError if there are none, or not those that were scored."""
     if test_set not in run.scores:
         raise UserError(f"{run.name} was not scored on it")
     try:

@@ -39,8 +39,11 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         UserError: something is wrong with recipe or data, or a stream's batches are too small for this many processes.
     """
     yield recipe_text(recipe)
+    if recipe.data.files():
+        yield "data.name is not used: the data are local files"
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
-    pieces = supposed * optimization.gradient_accumulation_steps
+    count = optimization.gradient_accumulation_steps
+    pieces = supposed * count
     inputs = prepare_inputs(recipe, accelerator, readers=pieces)
     config = inputs.model.config
     parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
@@ -52,8 +55,8 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
     else:
         steps, kept = yield from _describe_updates(inputs, recipe, pieces)
     yield (
-        f"each of {supposed} processes: micro-batches in an update: {optimization.gradient_accumulation_steps}; "
-        f"padded target tokens in one: at most {kept:,}"
+        f"per process ({supposed}): {count} micro-batch{'' if count == 1 else 'es'} per update, "
+        f"{'' if count == 1 else 'each of '}at most {kept:,} padded target tokens"
     )
     yield from _describe_memory(config, parameters, kept, accelerator.mixed_precision)
     if processes is None:
@@ -101,7 +104,7 @@ def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[s
     idle = sum(len(share) == 0 for share in shares)
     if idle:
         yield (
-            f"of {len(shares):,} micro-batches {idle:,} ({idle / len(shares):.0%}) hold no pair and only cost time: "
+            f"{idle:,} of {len(shares):,} micro-batches ({idle / len(shares):.1%}) are empty and waste time: "
             "raise optimization.tokens_per_batch, or use fewer processes"
         )
     return steps, max(int(len(share) * lengths[share].max()) for share in shares if len(share))

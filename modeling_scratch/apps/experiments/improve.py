@@ -286,7 +286,7 @@ class ImprovementPlan:
 
     def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
         """
-        UserError if the improvement was begun with other pairs, another run or other options.
+        Raise UserError if the improvement was begun with different pairs, a different run or different options.
 
         Args:
             pairs: the run's, for training and validation; None: they are not compared.
@@ -336,7 +336,7 @@ def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
 
 
 def _records_to_improve(run: Path) -> RunRecords:
-    """The records of a finished run. UserError if it is not finished, or of a kind that cannot be improved."""
+    """The records of a finished run. Raises UserError if it is not finished, or of a kind that cannot be improved."""
     records = read_run(run, going_on=True)
     if not records.finished:
         raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")

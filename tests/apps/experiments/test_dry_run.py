@@ -38,8 +38,8 @@ def test_a_dry_run_describes_what_each_process_would_do(tmp_path, monkeypatch, c
     epoch = ["optimization.max_epochs=1", "optimization.max_steps=null", "evaluation.every=epoch"]
     run = quick_run(tmp_path / "run", *epoch, size, f"{cut}=8")
     updates, model = len(read_metrics(run, "train")), ScratchForConditionalGeneration.from_pretrained(run)
-    expected = f"in an update: 2; padded target tokens in one: at most {max(sizes)}"
-    assert output["each of 4 processes"].endswith(expected)
+    expected = f"2 micro-batches per update, each of at most {max(sizes)} padded target tokens"
+    assert output["per process (4)"] == expected
     assert output["updates"].startswith(f"50, {updates} an epoch, of ")
     assert output["model"].startswith(f"{model.num_parameters():,} parameters")
 
