@@ -102,7 +102,7 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def new_output(out: Path) -> Iterator[Path]:
-    """`written_whole` for a file or folder that a user names. UserError if it exists already."""
+    """`written_whole` for a file or folder that a user names. Raises UserError if it exists already."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists; choose another name")
     if not out.absolute().parent.is_dir():

@@ -103,7 +103,7 @@ def _obstacle(name: str, what: str) -> str | None:
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
-    """The config of a model folder or Hub name. UserError if there is none, or if it needs code of its own."""
+    """The config of a model folder or Hub name. Raises UserError if there is none, or if it needs code of its own."""
     with loading(name, "config"):
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
 

@@ -47,7 +47,7 @@ elif not torch.cuda.is_available():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-torch.set_num_threads(1)  # whatever OMP_NUM_THREADS is: workers forked beside threads of OpenMP would wait for them
+torch.set_num_threads(1)  # regardless of OMP_NUM_THREADS: workers forked beside OpenMP threads would deadlock
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: the garbage collector need not search all of it again and again."""
+    """Exempt everything imported so far from garbage collection, which would otherwise search it again and again."""
     gc.freeze()
 
 
@@ -132,9 +132,9 @@ every_choice_and_slowly_every_variant = pytest.mark.parametrize(
     [pytest.param(DISTINCT[name], id=name, marks=[] if name in CHOICES else pytest.mark.slow) for name in DISTINCT],
 )
 
-# For what takes its time layer by layer, as compilers do.
+# For tests whose time grows with the number of layers, such as those that compile.
 SHALLOW = {"encoder_layers": 1, "decoder_layers": 1}
-# For searches, whose caches tell the layers of the decoder apart.
+# For tests of searches: two decoder layers show whether their caches are kept apart.
 FEW_LAYERS = {"encoder_layers": 1, "decoder_layers": 2}
 
 

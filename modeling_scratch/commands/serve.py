@@ -86,7 +86,7 @@ class _Listener(socket.socket):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A listening socket. UserError if the address cannot be bound."""
+    """A listening socket. Raises UserError if the address cannot be bound."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = _Listener(fileno=socket.create_server((host, port), family=family, backlog=_BACKLOG).detach())

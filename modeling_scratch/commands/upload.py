@@ -31,7 +31,7 @@ def main(
     ] = None,
     author: Annotated[str | None, typer.Option(help="the model's author, for its card")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="replace files and a card that others have pushed or edited")
+        bool, typer.Option("--overwrite", help="replace files or a card that others have pushed or edited")
     ] = False,
     space: Annotated[
         bool, typer.Option("--space", help="also push a page that translates, as a static Space of the same name")

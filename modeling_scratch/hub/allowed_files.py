@@ -29,7 +29,8 @@ SHARED_TOKENIZER_FILES = (
     "target.spm",
     "spiece.model",
 )
-# Names and patterns. Code is found by following imports.
+# Names and patterns. Code is found by following imports. A push also deletes files that match these from the Hub if the
+# folder lacks them (push.MODEL_FILES); files that it must never delete belong in COMPANIONS.
 ALLOWED = (
     "config.json",
     "generation_config.json",

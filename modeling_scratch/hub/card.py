@@ -116,7 +116,7 @@ REQUIRED_METADATA = ("language", "license", "library_name", "pipeline_tag", "tag
 
 
 def check_license(license: str) -> str:
-    """The normalized identifier of a license. UserError if it cannot be one."""
+    """The normalized identifier of a license. Raises UserError if it cannot be one."""
     license = license.strip().lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")

@@ -72,7 +72,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
 
 
 def check_weights(files: dict[str, Path]) -> int:
-    """The number of parameters. UserError if a file cannot be read, or holds a number that is not finite."""
+    """The number of parameters. Raises UserError if a file cannot be read, or holds a number that is not finite."""
     count = 0
     for path in (path for name, path in files.items() if name.endswith(".safetensors")):
         with open_weights(path) as weights:

@@ -269,7 +269,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def read_config(folder: Path) -> ScratchConfig:
-    """A folder's config. UserError if it is damaged, or belongs to another architecture."""
+    """A folder's config. Raises UserError if it is damaged, or belongs to another architecture."""
     path = folder / "config.json"
     content = read_json(path)
     kind = content.get("model_type")
@@ -283,7 +283,7 @@ def read_config(folder: Path) -> ScratchConfig:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The single weight file, or else the shards. UserError if there are neither."""
+    """The single weight file, or else the shards. Raises UserError if there are neither."""
     single = folder / WEIGHTS
     files = [single] if single.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
     if not files:
@@ -293,7 +293,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def open_weights(path: Path) -> Iterator[safe_open]:
-    """A safetensors file. UserError if it cannot be read."""
+    """A safetensors file. Raises UserError if it cannot be read."""
     how = "cannot be read as safetensors, perhaps it is truncated: "
     with reading(path, how), safe_open(path, framework="pt") as weights:
         yield weights

@@ -197,7 +197,6 @@ def test_a_card_that_the_hub_refuses_stops_the_push(hub, run, push):
 def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, push):
     push()
     edit_on_hub(hub, "license: apache-2.0", "license: mit\nthumbnail: a.png")
-    edit_on_hub(hub, "# trained", "# trained") if "# trained" in card(hub) else None
     hub.commit(MODEL, {"README.md": (card(hub) + "\n## From the Hub\n").encode()})
     change_weights(run, 0.5)
     push()

@@ -69,7 +69,7 @@ def test_eager_and_sdpa_agree(kind, model, sentences):
 
 @pytest.mark.parametrize("kind", ["none", "integer", "4-D float"])
 @torch.no_grad()
-def test_weights_are_eager_s(kind, model, sentences):
+def test_weights_equal_those_of_eager_attention(kind, model, sentences):
     """When weights are requested, eager attention computes them."""
     source, mask = padded(sentences, 8, "left")
     inputs = {"input_ids": source, "attention_mask": MASKS[kind](mask, 8), "output_attentions": True}

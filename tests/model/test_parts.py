@@ -32,7 +32,7 @@ def small_config(implementation: str = "sdpa", **fields) -> ScratchConfig:
 
 
 @pytest.mark.parametrize("d_model", [16, 7])
-def test_sinusoidal_is_the_paper_s_formula(d_model):
+def test_sinusoidal_positions_follow_the_formula_in_the_paper(d_model):
     table = SinusoidalPositionEmbedding.encode(torch.tensor([[0, 1, 5, 3000]]), d_model)[0]
     for row, position in enumerate([0, 1, 5, 3000]):
         for dimension in range(d_model):

@@ -44,7 +44,10 @@ def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -
 
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
-    """The translator in a folder or on the Hub, in its own dtype. UserError if it has another type or lacks weights."""
+    """
+    The translator in a folder or on the Hub, in its own dtype. Raises UserError if it has another type or lacks
+    weights.
+    """
     config = load_config(name)
     if config.model_type != model_type:
         raise UserError(f"{name} is a {config.model_type} model; this command needs a {model_type} model")

@@ -206,7 +206,9 @@ _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
 
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
-    """The state dict in a file saved by torch.save. UserError if it holds anything else; no code in it is run."""
+    """
+    The state dict in a file saved by torch.save. Raises UserError if it holds anything else; no code in it is run.
+    """
     with reading(path, "not a state dict saved by torch.save (save model.state_dict(), not the model): "):
         state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):

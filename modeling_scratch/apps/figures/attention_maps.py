@@ -208,7 +208,9 @@ def _title(layer: int, head: int, layout: _Layout, row: slice, column: slice) ->
 
 
 def parse_layer(text: str) -> int | None:
-    """Parse the value of `--layer`: None for "all", 0 for "last", else a number. UserError if it is none of them."""
+    """
+    Parse the value of `--layer`: None for "all", 0 for "last", else a number. Raises UserError if it is none of them.
+    """
     if text in ("all", "last"):
         return None if text == "all" else 0
     if not text.isdecimal() or int(text) == 0:
