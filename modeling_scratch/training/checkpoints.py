@@ -164,8 +164,8 @@ def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
     changed = differing_keys(saved, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
-            f"cannot resume the run in {folder.path}: its recipe has different values for {', '.join(wrong)}. Only these "
-            f"keys may change: {', '.join(sorted(may_change))}"
+            f"cannot resume the run in {folder.path}: its recipe has different values for {', '.join(wrong)}. "
+            f"Only these keys may change: {', '.join(sorted(may_change))}"
         )
     if changed:
         logger.info(f"changed since the run began: {', '.join(changed)}")

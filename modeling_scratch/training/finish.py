@@ -110,7 +110,7 @@ def _choose_weights(
         on_main(accelerator, lambda: (folder.path / WEIGHTS).unlink(missing_ok=True))
         raise UserError(
             "training has diverged: the loss on the validation split is not finite, so there is no final model; "
-            "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"
+            "lower optimization.learning_rate or lengthen optimization.warmup_steps, and start a new run"
         )
 
     if averages:

@@ -147,7 +147,7 @@ class RunFolder:
             if not torch.isfinite(tensor).all():
                 raise UserError(
                     f"training has diverged: {name} holds NaN or infinite values, and is not written; lower "
-                    "optimization.learning_rate, or lengthen optimization.warmup_steps, and begin anew"
+                    "optimization.learning_rate, or lengthen optimization.warmup_steps, and start a new run"
                 )
         with written_whole((folder or self.path) / WEIGHTS) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})

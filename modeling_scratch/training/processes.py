@@ -118,7 +118,8 @@ def choose_precision(recipe: Recipe, before: Path | None = None) -> str | None:
     records = [] if before is None else read_metrics(before)
     kept = next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
     chosen = kept or ("bf16" if is_faster_in_bf16() else "no")
-    why = "as the run trained before" if kept else "chosen for this machine; set precision=bf16 or precision=float32 to choose"
+    choice = "chosen for this machine; set precision=bf16 or precision=float32 to choose"
+    why = "as the run trained before" if kept else choice
     logger.info(f"precision: {_AS_PEOPLE_NAME_IT.get(chosen, chosen)} ({why})")
     return chosen
 

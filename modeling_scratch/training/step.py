@@ -140,6 +140,6 @@ class TrainingStep:
         """Advice if a process runs out of memory with its share of an update cut into this many micro-batches."""
         return (
             f"set optimization.gradient_accumulation_steps={2 * pieces}, which changes no batch, or halve "
-            f"optimization.tokens_per_batch (now {self.optimization.tokens_per_batch}) and begin anew; with "
-            "data.streaming=true, begin anew for either"
+            f"optimization.tokens_per_batch (now {self.optimization.tokens_per_batch}) and start a new run; with "
+            "data.streaming=true, start a new run for either"
         )

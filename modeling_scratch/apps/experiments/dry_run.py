@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 
 from ...data.batches import BatchShare, EpochBatches
+from ...data.sources import SPLITS
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import recipe_text
 from ...recipe.schema import Recipe
@@ -39,8 +40,8 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         UserError: something is wrong with recipe or data, or a stream's batches are too small for this many processes.
     """
     yield recipe_text(recipe)
-    if recipe.data.files():
-        yield "data.name is not used: the data are local files"
+    if any(split in recipe.data.files() for split in SPLITS):
+        yield f"data.name: {recipe.data.name} is ignored, since local files are set"
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
     count = optimization.gradient_accumulation_steps
     pieces = supposed * count
