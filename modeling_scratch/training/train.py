@@ -62,6 +62,7 @@ def train(
     model = accelerator.unwrap_model(wrapped)
     log = RunLog(accelerator, folder.path, progress, batches, total)
     save = partial(save_checkpoint, folder, recipe, accelerator, inputs, wrapped, optimizer, progress)
+    by_loss, saved_at = not metric_can_tell(recipe, inputs, accelerator), time.monotonic()
 
     def is_over() -> bool:
         return progress.step >= total or out_of_patience(recipe.evaluation, progress)
@@ -97,8 +98,7 @@ def train(
                 score_start(recipe, accelerator, inputs, model, log, stop)
             if progress.compiled and progress.step < total:
                 make_graphs(model, training_step)
-            batch_iterator, by_loss = batches.iterate(), not metric_can_tell(recipe, inputs, accelerator)
-            saved_at = time.monotonic()
+            batch_iterator, saved_at = batches.iterate(), time.monotonic()  # scoring and compiling do not count
             with log.progress_bar() as bar:
                 if progress.unsettled:  # the run was stopped between its last update and what was due after it
                     settle(is_time_to_save=False)
