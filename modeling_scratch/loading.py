@@ -116,7 +116,7 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
         options: for `from_pretrained`, such as `revision`.
 
     Raises:
-        UserError: one of them is missing or cannot be loaded, or the model is of another kind.
+        UserError: one of them is missing or cannot be loaded, or the model is of a different kind.
     """
     config = load_config(name, **options)
     if config.model_type not in _KINDS:

@@ -87,7 +87,7 @@ class StreamReader(torch.utils.data.IterableDataset):
     """
     One of several readers of a stream, each with its own pairs. It reads a pool of pairs, shuffles it, cuts it into
     batches of similar lengths and yields these in random order, then reads the next pool. At the end of the stream it
-    starts over, with the shards in another order. Seed and position determine everything, so a checkpoint holds no
+    starts over, with the shards in a different order. Seed and position determine everything, so a checkpoint holds no
     pairs: a resumed reader reads its pool again.
 
     Args:

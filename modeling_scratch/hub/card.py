@@ -151,7 +151,7 @@ def check_languages(*tags: str) -> None:
         raise UserError(
             f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model card must have; set "
             "data.source_language and data.target_language to codes, and data.source_column and data.target_column to "
-            "the names of the columns if they have other names"
+            "the names of the columns if they have different names"
         )
 
 

@@ -269,7 +269,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def read_config(folder: Path) -> ScratchConfig:
-    """A folder's config. Raises UserError if it is damaged, or belongs to another architecture."""
+    """A folder's config. Raises UserError if it is damaged, or belongs to a different architecture."""
     path = folder / "config.json"
     content = read_json(path)
     kind = content.get("model_type")
@@ -315,7 +315,7 @@ def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
 
 @dataclass
 class Conversion:
-    """How a folder was converted from a model of another kind."""
+    """How a folder was converted from a model of a different kind."""
 
     kind: str  # e.g. Marian model
     name: str | None  # on the Hub

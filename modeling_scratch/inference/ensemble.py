@@ -166,7 +166,7 @@ def load_together(
         revisions: a branch, tag or commit of each; None: the default.
 
     Raises:
-        UserError: a model cannot be loaded; or, of several, it is of another kind, or differs from the first in its
+        UserError: a model cannot be loaded; or, of several, it is of a different kind, or differs from the first in its
             tokenizers, vocabulary or special tokens.
     """
     options = [{"revision": revision} for revision in revisions or [None] * len(names)]

@@ -66,7 +66,7 @@ class Translator:
             revision: a branch, tag or commit, if there is one name.
 
         Raises:
-            UserError: a model cannot be loaded, or is of another kind; the models do not go together.
+            UserError: a model cannot be loaded, or is of a different kind; the models do not go together.
         """
         commits = [_commit(name, revision) for name in names]
         if len(names) > 1:
@@ -205,7 +205,7 @@ def tokenize_texts(
 
 
 def check_is_scratch(name: str, **options) -> None:
-    """Raise UserError if a model folder or Hub name holds another kind of model."""
+    """Raise UserError if a model folder or Hub name holds a different kind of model."""
     kind = load_config(name, **options).model_type
     if kind != ScratchConfig.model_type:
         raise UserError(f"{name} is a {kind} model; this takes a {ScratchConfig.model_type} model")

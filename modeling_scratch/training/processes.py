@@ -141,7 +141,7 @@ def is_faster_in_bf16() -> bool:
 def keep_threads(before: int) -> None:
     """
     Let a resumed run compute with as many threads as before, since rounding depends on their number: fewer only if
-    there are fewer here, or OMP_NUM_THREADS sets another number.
+    there are fewer here, or OMP_NUM_THREADS sets a different number.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(before, torch.get_num_threads()))

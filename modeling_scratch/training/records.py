@@ -140,5 +140,5 @@ def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def run_of(folder: Path) -> RunRecords | None:
-    """The records of the run whose folder this is; None for any other model. UserError as for `RunRecords`."""
+    """The records of the run whose folder this is; None for any other model. Raises the errors of `RunRecords`."""
     return RunRecords(folder) if (folder / RECIPE).is_file() else None

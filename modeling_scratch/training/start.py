@@ -93,7 +93,7 @@ def _claim(
     for key, name in (("model.start_from", recipe.model.start_from), ("tokenizer.existing", recipe.tokenizer.existing)):
         is_inside = name and Path(name).exists() and Path(name).resolve().is_relative_to(folder.path.resolve())
         if is_inside and not resume:
-            raise UserError(f"{key} is {name}, which is in output_dir; a new run needs another output_dir")
+            raise UserError(f"{key} is {name}, which is in output_dir; a new run needs a different output_dir")
     on_main(accelerator, lambda: folder.claim(bool(resume), overwrite))
     if accelerator.num_processes > 1:
         check_shared_folder(accelerator, folder.path)

@@ -45,7 +45,7 @@ def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
     """
-    The translator in a folder or on the Hub, in its own dtype. Raises UserError if it has another type or lacks
+    The translator in a folder or on the Hub, in its own dtype. Raises UserError if it has a different type or lacks
     weights.
     """
     config = load_config(name)

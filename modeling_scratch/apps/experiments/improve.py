@@ -331,7 +331,7 @@ class ImprovementPlan:
 
 
 def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
-    """Whether another seed would hold out other pairs, or make another corpus."""
+    """Whether a different seed would hold out different pairs, or make a different corpus."""
     return source_of("validation", data, seed) is None or (data.name == EMBEDDED_CORPUS and not data.train_files)
 
 
@@ -363,7 +363,7 @@ def improve(
 
     Raises:
         Stopped: a process was asked to stop; the next call continues.
-        UserError: the improvement was begun with other data or options.
+        UserError: the improvement was begun with different data or options.
     """
     if on_main(accelerator, lambda: is_finished(plan.final)):
         on_main(accelerator, plan.check_begun)
