@@ -59,7 +59,7 @@ def test_the_folder_of_another_run_is_not_touched(trained, capsys):
     for key in ("checkpoints.average_last=2", "evaluation.metric=loss", "model.overrides.dropout=0.2"):
         assert key.split("=")[0] in fails(capsys, *SMALL_RUN, f"output_dir={trained}", key, resume=True)
     line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "data.train_files=/none/train", overwrite=True)
-    assert "/none/train.en: no such file" in line
+    assert "/none/train.en" in line
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
@@ -147,7 +147,7 @@ def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
     options = ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "checkpoints.every=1"]
     options += ["optimization.max_nonfinite_updates=3", "data.embedded_size=30"]
     line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *options)
-    assert "is not finite, as in the 3 before, all skipped" in line
+    assert "is not finite, as in the 3 updates before" in line
     assert "Lower optimization.learning_rate" in line
     step = int(re.search(r"update (\d+)", line)[1])
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())

@@ -114,4 +114,4 @@ def test_recipes_are_found_by_name(config, tmp_path):
         scratch("corpus", "my-text", "--train-size", "300")
     small = ["tokenizer.vocab_size=400", "data.embedded_size=300", "model.overrides={d_model: 32, encoder_layers: 1}"]
     said = scratch("train", "--config", config, *small, "optimization.max_epochs=1", "--dry-run", "--processes", "2")
-    assert "each of 2 processes" in said
+    assert "per process (2)" in said

@@ -63,8 +63,8 @@ def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, c
 
 def test_a_dry_run_warns_of_idle_processes(tmp_path, capsys):
     output = dry_run(capsys, 64, f"output_dir={tmp_path / 'run'}")
-    (idle,) = [line for line in output if line.startswith("of ")]
-    parts, empty = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
+    (idle,) = [line for line in output if "are empty" in line]
+    empty, parts = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
     assert parts % 64 == 0
     assert 0 < empty < parts
     assert "fewer processes" in output[idle]
@@ -74,7 +74,7 @@ def test_a_dry_run_of_a_stream(tmp_path, capsys):
     stream = ["data.streaming=true", "optimization.max_steps=70"]
     output = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
     assert output["updates"].startswith("70, of at most 512 padded tokens each")
-    assert output["each of 2 processes"].endswith("at most 256")
+    assert output["per process (2)"].endswith("at most 256 padded target tokens")
     with pytest.raises(SystemExit):
         run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
     assert "leaves 56 tokens" in capsys.readouterr().err

@@ -365,7 +365,7 @@ def test_lines_that_cannot_be_translated_are_left_empty(run, expected):
         r"warning: line 2: \d+ tokens, but the model takes 60; left empty\n"
         r"warning: line 4: not valid UTF-8 \(invalid start byte\); left empty\n"
         r"warning: line 6: \d+ tokens, but the model takes 60; left empty\n"
-        r"warning: 5 lines could not be translated and are empty, the last of them line 8\n",
+        r"warning: 5 lines could not .* line 8\n",
         stderr,
     )
     _, rows, _ = run(lines(LONG, two), keep_going=True, n_best=2)
@@ -379,6 +379,15 @@ def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected, tmp_pa
     assert process.stdout.read() == lines(*expected[:2])
     assert process.child.end() == 2
     assert re.match(TOO_LONG, process.child.said.rpartition("error: standard input, ")[2])
+
+
+def test_warnings_are_totalled_before_an_error_too(folder, tmp_path):
+    process = Translating(tmp_path / "stderr", folder, max_new_tokens=1)
+    process.stdin.write(lines(*SENTENCES[:4], LONG))
+    process.stdin.close()
+    process.stdout.read()
+    assert process.child.end() == 2
+    assert re.search(r"4 lines were cut .* line 4\n", process.child.said)
 
 
 def test_cut_translations_are_reported(folder, monkeypatch, capsys):
