@@ -29,8 +29,8 @@ METADATA = {
     "tags": ["translation", "scratch", "attention-is-all-you-need"],
 }
 METADATA_ORDER = ["language", "language_bcp47", "license", "library_name", "pipeline_tag", "base_model", "datasets"]
-SECTION_ORDER = ("How to use", "Results", "Sample translations", "Architecture", "Training", "Curves")
-SECTION_ORDER += ("Limits and intended use", "Citation")
+SECTION_ORDER: tuple[str, ...] = ("How to use", "Results", "Sample translations", "Architecture", "Training")
+SECTION_ORDER += ("Curves", "Limits and intended use", "Citation")
 
 CITATION = r"""```bibtex
 @inproceedings{vaswani2017attention,

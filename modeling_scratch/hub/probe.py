@@ -54,7 +54,8 @@ def observe(
     piped = []
     if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
         options = {"pipeline_class": pipeline_class, "trust_remote_code": trust_remote_code}
-        translator = pipeline("translation", model=folder, device="cpu", **options)  # a GPU may be busy with training
+        # Not on a GPU, which may be busy with training. The overloads list the tasks of Transformers alone.
+        translator = pipeline("translation", model=folder, device="cpu", **options)  # type: ignore[call-overload]
         torch.manual_seed(0)
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]

@@ -18,10 +18,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
-from huggingface_hub.hf_api import ModelInfo, RepoFile, SpaceInfo
+from huggingface_hub.hf_api import CommitInfo, ModelInfo, RepoFile, SpaceInfo
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, validate_repo_id
 
 from ..errors import RedactingFilter, UserError, redact
@@ -35,6 +36,8 @@ from .card import check_languages, check_license, required_metadata, updated_car
 from .check import check_model
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 RECORD = ".hub.json"
 EDITABLE = {CARD, ".gitattributes"}  # files that others may change on the Hub between two pushes
@@ -130,12 +133,12 @@ def limited_requests(options: PushOptions) -> Iterator[None]:
         hooks.remove(limit)
 
 
-def within(seconds: float, action: Callable):
+def within(seconds: float, action: Callable[[], Result]) -> Result:
     """
     The result of a function, for which this thread waits no longer than `seconds`: neither huggingface_hub's retries
     nor Xet's uploads have a limit of their own. TimeoutError afterwards; the function's thread ends with the process.
     """
-    done: Future = Future()
+    done: Future[Result] = Future()
 
     def work() -> None:
         try:
@@ -184,13 +187,14 @@ def explained(doing: str, options: PushOptions, changes: bool = False) -> Iterat
 def _reason(error: BaseException, options: PushOptions) -> tuple[str, bool]:
     """Why a request failed, and whether that is the Hub's decision, so that nothing has changed there."""
     said = " ".join(str(error).split()) or type(error).__name__
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
     if status is not None and 400 <= status < 500 and status not in (408, 429):
         if status == 401 and isinstance(error, RepositoryNotFoundError):
             return f"{options.place} does not exist, or this token has no access to it", True
         if status == 401:
             return "the token is not valid; log in again with `hf auth login`", True
-        words = getattr(error, "server_message", None) or error.response.reason_phrase
+        words = getattr(error, "server_message", None) or response.reason_phrase
         return f"the Hub refused this for {options.place} ({status}: {' '.join(words.split())})", True
     if status is not None:
         return f"the Hub responded with status {status}", False
@@ -283,7 +287,8 @@ def belongs(name: str, options: PushOptions) -> bool:
 def repository_info(options: PushOptions) -> ModelInfo | SpaceInfo | None:
     """The Hub's description of the repository; None if there is no such repository."""
     try:
-        return HfApi().repo_info(options.repo_id, repo_type=options.repo_type)
+        api = HfApi()
+        return api.space_info(options.repo_id) if options.repo_type == "space" else api.model_info(options.repo_id)
     except RepositoryNotFoundError as error:
         if error.response.status_code == 401:
             raise
@@ -302,7 +307,7 @@ def look(options: PushOptions, record: Record) -> Destination:
 
 
 def _look(options: PushOptions, record: Record) -> Destination:
-    api, kind = HfApi(), {"repo_type": options.repo_type}
+    api, kind = HfApi(), options.repo_type
     _check_account(options)
     info = repository_info(options)
     if info is None:
@@ -312,7 +317,7 @@ def _look(options: PushOptions, record: Record) -> Destination:
     if options.private and not info.private:
         other_way = ", or push without --private" if options.repo_type == "model" else ", like its model"
         raise UserError(f"{options.place} exists and is public; make it private in its settings{other_way}")
-    references = api.list_repo_refs(options.repo_id, **kind)
+    references = api.list_repo_refs(options.repo_id, repo_type=kind)
     branches, tags = ({each.name: each.target_commit for each in of} for of in (references.branches, references.tags))
     main, has_branch = branches.get("main"), options.branch in branches
     head = branches.get(options.branch, main)
@@ -320,7 +325,7 @@ def _look(options: PushOptions, record: Record) -> Destination:
     found = Destination(True, has_branch, is_copy, head, tag=tags.get(options.tag))
 
     def tree(commit: str) -> dict[str, str]:
-        entries = api.list_repo_tree(options.repo_id, recursive=True, revision=commit, **kind)
+        entries = api.list_repo_tree(options.repo_id, recursive=True, revision=commit, repo_type=kind)
         files = [entry for entry in entries if isinstance(entry, RepoFile)]
         return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
@@ -329,10 +334,10 @@ def _look(options: PushOptions, record: Record) -> Destination:
         if record.commit is not None:
             record.sent |= set((found.tree if record.commit == found.head else tree(record.commit)).values())
         if options.repo_type == "space":  # a new one has a page and a card that the Hub made
-            newest = next(iter(api.list_repo_commits(options.repo_id, revision=found.head, **kind)))
+            newest = next(iter(api.list_repo_commits(options.repo_id, revision=found.head, repo_type=kind)))
             record.sent |= set(found.tree.values()) if newest.title == "initial commit" else set()
         if CARD in found.tree:
-            url = hf_hub_url(options.repo_id, CARD, revision=found.head, endpoint=api.endpoint, **kind)
+            url = hf_hub_url(options.repo_id, CARD, revision=found.head, endpoint=api.endpoint, repo_type=kind)
             answer = get_session().get(url, headers=build_hf_headers())
             hf_raise_for_status(answer)
             found.card = answer.text
@@ -463,6 +468,7 @@ def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None
     return next(iter(edited or cards), None)
 
 
+Operation = CommitOperationAdd | CommitOperationDelete
 Preparation = Callable[[Path, PushOptions, Path, Record, str | None], Prepared]
 
 
@@ -493,7 +499,7 @@ def push(folder: Path, options: PushOptions, preparation: Preparation = prepare_
         # Before anything is sent: if the response is lost, the next push knows what is this folder's own work.
         record.sent = record.sent.union(*known.values())
         record.write(folder)
-        operations = [CommitOperationAdd(name, contents[name]) for name in added]
+        operations: list[Operation] = [CommitOperationAdd(name, contents[name]) for name in added]
         operations += [CommitOperationDelete(name) for name in stale]
         pushed = _commit(operations, options, found)
         if not options.create_pr:
@@ -501,25 +507,32 @@ def push(folder: Path, options: PushOptions, preparation: Preparation = prepare_
     return pushed
 
 
-def _commit(operations: list, options: PushOptions, found: Destination) -> Pushed:
+def _commit(operations: list[Operation], options: PushOptions, found: Destination) -> Pushed:
     """Create the repository and the branch if necessary, and make one commit, or open a pull request with it."""
-    api, name, kind = HfApi(), options.repo_id, {"repo_type": options.repo_type}
+    api, name, kind = HfApi(), options.repo_id, options.repo_type
     is_model, parent = options.repo_type == "model", found.head
     if not found.exists:
         with explained("creating the repository", options):
-            space = {} if is_model else {"space_sdk": "static"}
-            api.create_repo(name, private=options.private or None, exist_ok=True, **kind, **space)
-            branches = api.list_repo_refs(name, **kind).branches  # the Hub makes a first commit
+            private, sdk = options.private or None, None if is_model else "static"
+            api.create_repo(name, private=private, exist_ok=True, repo_type=kind, space_sdk=sdk)
+            branches = api.list_repo_refs(name, repo_type=kind).branches  # the Hub makes a first commit
             parent = next((each.target_commit for each in branches if each.name == "main"), None)
     if not found.has_branch and options.branch != "main":
         with explained("creating the branch", options):
-            api.create_branch(name, branch=options.branch, exist_ok=True, **kind)
+            api.create_branch(name, branch=options.branch, exist_ok=True, repo_type=kind)
     if not operations:
         return Pushed(f"{options.url}/commit/{parent}", False, name, parent, is_model)
-    settings = {"revision": options.branch, "parent_commit": parent, "create_pr": options.create_pr, **kind}
 
-    def commit():  # which huggingface_hub sends once, unlike the uploads before it
-        return api.create_commit(name, operations, commit_message=options.message, **settings)
+    def commit() -> CommitInfo:  # which huggingface_hub sends once, unlike the uploads before it
+        return api.create_commit(
+            name,
+            operations,
+            commit_message=options.message,
+            revision=options.branch,
+            parent_commit=parent,
+            create_pr=options.create_pr,
+            repo_type=kind,
+        )
 
     with explained("opening the pull request" if options.create_pr else "committing", options, changes=True):
         done = within(options.deadline, commit)

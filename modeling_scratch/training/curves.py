@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font, weight_dict
+from matplotlib.font_manager import FontEntry, FontProperties, findfont, fontManager, get_font, weight_dict
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -81,12 +81,21 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
         for points, colour in lines[key]:
             _draw(panel, points, colour)
             if colour == VERMILLION and points:
-                style = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-                panel.annotate(f"{points[-1][1]:.2f}", points[-1], color=colour, fontsize=9, **style)
+                panel.annotate(
+                    f"{points[-1][1]:.2f}",
+                    points[-1],
+                    xytext=(5, 0),
+                    textcoords="offset points",
+                    color=colour,
+                    fontsize=9,
+                    va="center",
+                    annotation_clip=False,
+                )
         _set_range(panel, key)
     panels["loss"].set_xlim(0, 1.02 * max((1, *(record["step"] for record in metrics))))
-    for line, label in zip(panels["loss"].lines, ("training", "validation"), strict=True):
-        line.set_label(label if len(line.get_xdata()) else f"_{label}")  # an underscore: not in the legend
+    drawn = zip(panels["loss"].lines, lines["loss"], ("training", "validation"), strict=True)
+    for line, (points, _), label in drawn:
+        line.set_label(label if points else f"_{label}")  # an underscore: not in the legend
     if any(points for points, _ in lines["loss"]):
         panels["loss"].legend(frameon=False, fontsize=10)
     return figure
@@ -212,7 +221,7 @@ def _give_fonts(figure: Figure) -> None:
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))
     for text in texts:
-        text.set_family([*text.get_family(), *fonts])
+        text.set_fontfamily([*text.get_fontfamily(), *fonts])
 
 
 @cache
@@ -221,7 +230,7 @@ def _fonts_for(letters: frozenset[str]) -> list[str]:
     missing = set(map(ord, letters)) - set(get_font(findfont(FontProperties())).get_charmap())
     upright = (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_BOXES))
     # The face closest to regular in each family; sans-serif families first.
-    by_weight = sorted(upright, key=lambda font: abs(weight_dict.get(font.weight, font.weight) - 400), reverse=True)
+    by_weight = sorted(upright, key=lambda font: abs(_weight(font) - 400), reverse=True)
     files = {font.name: font.fname for font in by_weight}
     found: list[str] = []
     for name in sorted(files, key=lambda name: ("Serif" in name or "Mono" in name, "Sans" not in name, name)):
@@ -233,3 +242,7 @@ def _fonts_for(letters: frozenset[str]) -> list[str]:
                 missing -= has
                 found.append(name)
     return found
+
+
+def _weight(font: FontEntry) -> int:
+    return weight_dict[font.weight] if isinstance(font.weight, str) else font.weight

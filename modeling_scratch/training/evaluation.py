@@ -184,10 +184,10 @@ def score_model(
     Returns:
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
     """
-    model, *tokenizers = load_together(names)
-    model, results = model.to(accelerator.device), {}
+    model, source, target = load_together(names)
+    model, tokenizers, results = model.to(accelerator.device), (source, target), {}
     for split in splits:
-        pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
+        pairs = main_first(accelerator, partial(load_split, recipe.data, recipe.seed, split))
         explained = as_user_error(f"{' + '.join(names)}, the {split} split: ", ValueError)
         given = (recipe, model, tokenizers, pairs, accelerator, explained)
         translations, scores = translate_and_score(*given, **generation)
@@ -202,7 +202,7 @@ def score_model(
 
 def translate_and_score(
     recipe: Recipe,
-    model: nn.Module,
+    model: PreTrainedModel,
     tokenizers: Sequence[PreTrainedTokenizerBase],
     pairs: Dataset,
     accelerator: Accelerator,
@@ -226,8 +226,16 @@ def translate_and_score(
     options |= section.batch_limits() | {"accelerator": accelerator}
     with explained:
         translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
-    asked = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
-    score_them = partial(score, sources, translations, references, final, **asked)
+    score_them = partial(
+        score,
+        sources,
+        translations,
+        references,
+        final,
+        chosen=section.metric,
+        also=section.also,
+        language=recipe.data.target_language,
+    )
     scores = on_main(accelerator, score_them)
     return translations, {"sentences": len(sources), **scores}
 

@@ -135,8 +135,9 @@ def _choose_alignment_heads(
     gold, config = gold_links_of(recipe, "validation"), model.generation_config
     with not_compiled(), evaluating(model, accelerator):
         weights = Aligner(model, *inputs.tokenizers).weights_by_head(*texts(inputs.pairs["validation"]))
-        config.alignment_heads, rate = choose_heads(weights, gold)
-    (described,) = describe_heads({"alignment_heads": config.alignment_heads})
+        heads, rate = choose_heads(weights, gold)
+        config.alignment_heads = heads  # type: ignore[attr-defined]  # one of Whisper's
+    (described,) = describe_heads({"alignment_heads": heads})
     logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
     write_on_main(accelerator, GENERATION_CONFIG_NAME, folder.path, lambda: config.save_pretrained(folder.path))
 

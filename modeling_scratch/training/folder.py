@@ -39,7 +39,7 @@ CHECKPOINTS, AVERAGING, TRANSLATIONS, TRACKING = "checkpoints", "averaging", "tr
 COMPANIONS = ("LICENSE*", "NOTICE*")
 SEEN = ".seen-by-all-"  # how the name of a file begins that shows whether all processes share the folder
 
-_WRITTEN = (f"{CHECKPOINTS}/step-*", f"{CHECKPOINTS}/.step-*", f"{AVERAGING}/step-*.safetensors")
+_WRITTEN: tuple[str, ...] = (f"{CHECKPOINTS}/step-*", f"{CHECKPOINTS}/.step-*", f"{AVERAGING}/step-*.safetensors")
 _WRITTEN += (f"{TRANSLATIONS}/*.txt", f"{TRANSLATIONS}/*/*.txt", "target_tokenizer", TRACKING)
 _WRITTEN += ("*.safetensors", "*.json", "*.py", METRICS_FILE, CURVES, RECIPE)
 _LEFTOVERS = (f"{SEEN}*", ".*.tmp")  # of a process that was killed

@@ -241,7 +241,8 @@ def linear_cross_entropy_sum(
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
         if (labels < 0).any():
             raise ValueError(f"labels holds {int(labels.min())}; {IGNORE_INDEX} is what is ignored")
-    weight, bias = head.weight, head.bias
+    weight: torch.Tensor = head.weight
+    bias: torch.Tensor | None = head.bias
     if not torch.is_grad_enabled():  # a Function cannot see that gradients are off
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     device_type = hidden_states.device.type

@@ -11,7 +11,7 @@ import psutil
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batches import BinCollator, EpochBatches, PairCollator
 from ..data.corpus import Links
@@ -42,8 +42,8 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _SHAPES = 16
 # What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
 # the pad token.
-_KEPT = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
-_KEPT += ("no_repeat_ngram_size", "repetition_penalty")
+_KEPT: tuple[str, ...] = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
+_KEPT += ("forced_bos_token_id", "no_repeat_ngram_size", "repetition_penalty")
 
 Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
@@ -102,12 +102,13 @@ def prepare_inputs(
     collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id, model.config)
     if stream is not None:
         readers = before.position["readers"] if before else readers
-        batches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
+        batches: GlobalBatches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
     else:
         weights = np.asarray(pairs["train"]["weight"][:]) if data.mix else None
         batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
-        # For a warning by `scratch translate`.
-        model.generation_config.longest_training_source = int(batches.lengths[0].max())
+        # For a warning by `scratch translate`; Transformers saves settings of any name.
+        longest_source = int(batches.lengths[0].max())
+        model.generation_config.longest_training_source = longest_source  # type: ignore[attr-defined]
         _check_length_limit(recipe, int(batches.lengths[1].max()))
     return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
@@ -115,7 +116,9 @@ def prepare_inputs(
 def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     """The architecture of the model to train, before data and tokenizers are known."""
     if checkpoint is not None:
-        return load_config(str(checkpoint))
+        saved = load_config(str(checkpoint))
+        assert isinstance(saved, ScratchConfig)
+        return saved
     section = recipe.model
     if not section.start_from:
         return planned_config(recipe)
@@ -123,7 +126,7 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
         config = load_config(section.start_from)
     except ValueError as error:
         raise UserError(f"model.start_from: {error}") from error
-    if config.model_type != ScratchConfig.model_type:
+    if not isinstance(config, ScratchConfig):
         raise UserError(
             f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
             f"{ScratchConfig.model_type} model"
@@ -315,7 +318,7 @@ def generation_settings(model: PreTrainedModel, section: EvaluationSection) -> G
 
 
 def make_collator(
-    recipe: Recipe, accelerator: Accelerator, pad_token_id: int, config: ScratchConfig
+    recipe: Recipe, accelerator: Accelerator, pad_token_id: int, config: PreTrainedConfig
 ) -> PairCollator | BinCollator:
     """How the pairs of a micro-batch are laid out: padded on a CPU, where every token costs time; in bins on a GPU."""
     optimization = recipe.optimization
@@ -326,7 +329,9 @@ def make_collator(
     return PairCollator(pad_token_id, **shapes)
 
 
-def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
+def _check_lengths(
+    config: PreTrainedConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]
+) -> None:
     """UserError, before hours of training rather than after, if a sentence exceeds learned positions."""
     limit = longest(config)
     if limit is None:

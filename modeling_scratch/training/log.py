@@ -63,7 +63,7 @@ class RunLog:
         """
         progress = self.progress
         tokens = progress.loss_tokens or math.nan
-        record = {
+        record: dict[str, Any] = {
             "split": "train",
             "loss": progress.loss_sum / tokens,
             "cross_entropy": progress.cross_entropy_sum / tokens,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,7 +55,8 @@ def make_optimizer(
     decayed = [parameter for parameter in parameters if parameter.ndim > 1 and id(parameter) not in embeddings]
     others = [parameter for parameter in parameters if parameter.ndim <= 1 or id(parameter) in embeddings]
     groups = [{"params": decayed, "weight_decay": optimization.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    options = {"lr": optimization.learning_rate if rate is None else rate, "capturable": rate is not None}
+    lr = optimization.learning_rate if rate is None else rate
+    options: dict[str, Any] = {"lr": lr, "capturable": rate is not None}
     options |= {"betas": optimization.betas, "eps": optimization.epsilon, "fused": True}
     if optimization.optimizer == "adamw":
         return torch.optim.AdamW(groups, **options)
@@ -107,11 +109,13 @@ class Muon(torch.optim.AdamW):
             state["step"] += 1
             momenta.append(state["momentum_buffer"])
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov momentum
-        updates = torch.stack([gathered(update) for update in updates])
+        # Nesterov momentum.
+        updates = torch.stack([gathered(each) for each in torch._foreach_lerp(gradients, momenta, MOMENTUM)])
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
-        directions = orthogonalized(updates.to(dtype)).to(updates.dtype).unbind()
-        directions = [cut_like(parameter, each) for each, parameter in zip(directions, parameters, strict=True)]
+        directions = [
+            cut_like(parameter, each)
+            for parameter, each in zip(parameters, orthogonalized(updates.to(dtype)).to(updates.dtype), strict=True)
+        ]
         scale = -rate * 0.2 * math.sqrt(max(parameters[0].shape))
         torch._foreach_mul_(parameters, 1 - rate * weight_decay)
         if isinstance(scale, torch.Tensor):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -42,6 +42,8 @@ from ..recipe.schema import Recipe
 from .folder import SEEN, TRACKING, read_metrics
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 # How long processes wait for one another: for the main one that prepares data, writes or pushes, and for one that
 # hangs. One that dies is noticed at once, by its closed connections or by the launcher.
@@ -180,7 +182,7 @@ def versions() -> dict[str, str]:
 # -- working together --------------------------------------------------------------------------------------------------
 
 
-def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     """Run a function on the main process. Every process gets its result, or raises its exception."""
     outcome: list[Any] = [None, None]
     if accelerator.is_main_process:
@@ -196,13 +198,13 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
-def write_on_main(accelerator: Accelerator, what: str, folder: Path, function: Callable[[], Any]) -> Any:
+def write_on_main(accelerator: Accelerator, what: str, folder: Path, function: Callable[[], Result]) -> Result:
     """`on_main` for a function that writes `what` to a run's folder. UserError on all processes if it cannot."""
     with explained_failure_to_write(accelerator, what, folder):
         return on_main(accelerator, function)
 
 
-def on_all(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+def on_all(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     """
     Run a function on every process. If it fails on one, it fails on all: there with its own error, on the others with a
     UserError that quotes it.
@@ -221,12 +223,12 @@ def on_all(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     return result
 
 
-def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+def main_first(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     """
     Run a function on the main process, then on the first of each other machine, then on the rest, which use its
     cache. If it fails on one, it fails on all.
     """
-    results: list[Any] = []
+    results: list[Result] = []
 
     def once(its_turn: bool) -> None:
         if its_turn and not results:

@@ -40,8 +40,7 @@ class RunRecords:
         self.scored = list(final.values()) if final else self._best(records, going_on)
         self.records, self.updates = records, records[-1]["step"]
         self.evaluations = self._evaluations(records)
-        self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
-        self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
+        self.train, self.machine = _last(records, "train"), _last(records, "run")
         self.samples = _samples_in(records)
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
@@ -129,9 +128,14 @@ class RunRecords:
         return name if self._is_on_hub(name) else file_name(name)
 
 
+def _last(records: list[dict[str, Any]], split: str) -> dict[str, Any]:
+    """The last record of a split; {} if there is none."""
+    return next((record for record in reversed(records) if record["split"] == split), {})
+
+
 def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
     """{source, reference, translation} of each sample that was recorded with the final scores; [] before."""
-    samples = next((record["samples"] for record in reversed(records) if "samples" in record), [])
+    samples: list[dict[str, str]] = next((record["samples"] for record in reversed(records) if "samples" in record), [])
     return [{field: without_tokens(text.strip()) for field, text in sample.items()} for sample in samples]
 
 

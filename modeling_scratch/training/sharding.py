@@ -53,7 +53,7 @@ def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
     would give them groups of their own, but a tied weight must be in a single group, and the fused loss reads the
     projection's weight without calling the module, although only a call would gather it.
     """
-    model.get_input_embeddings = model.get_output_embeddings = lambda: None
+    model.get_input_embeddings = model.get_output_embeddings = lambda: None  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -72,7 +72,7 @@ def cut_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
-def load_whole_weights(accelerator: Accelerator, model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
+def load_whole_weights(accelerator: Accelerator, model: PreTrainedModel, weights: dict[str, Any]) -> None:
     """Load whole weights into a model, which may be sharded."""
     if is_sharded(accelerator):
         report = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..data.batches import BatchShare
 from ..recipe.schema import OptimizationSection
 from .fused_loss import TrainingLoss
-from .graphs import UpdateGraphs
+from .graphs import MicroBatches, UpdateGraphs
 from .optimization import make_optimizer
 from .processes import explained_lack_of_memory
 from .sharding import gathered, wrap_model_and_optimizer
@@ -47,11 +47,11 @@ class TrainingStep:
         device, dtype = accelerator.device, torch.get_default_dtype()
         self.totals, self.norm = torch.zeros(2, device=device, dtype=dtype), torch.zeros((), device=device, dtype=dtype)
         self.rate = torch.zeros((), device=device) if graphs else None
-        self.target_tokens = torch.ones((), device=device) if graphs else None
+        self.target_tokens: int | torch.Tensor | None = torch.ones((), device=device) if graphs else None
         optimizer = make_optimizer(model, optimization, accelerator.mixed_precision, self.rate)
         self.model, self.optimizer = wrap_model_and_optimizer(accelerator, model, optimizer)
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
-        self.graphs = UpdateGraphs(self._make_passes, self._make_step, device) if graphs else None
+        self.graphs = UpdateGraphs(self._make_all_passes, self._make_step, device) if graphs else None
 
     def losses(
         self, batch: dict[str, torch.Tensor], target_tokens: int | torch.Tensor
@@ -108,12 +108,12 @@ class TrainingStep:
         answers = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
         return StepResult(loss, cross_entropy, finite, answers)
 
-    def _make_passes(self, micro_batches: Iterable[dict[str, torch.Tensor]], count: int | None = None) -> None:
+    def _make_passes(self, micro_batches: Iterable[dict[str, torch.Tensor]], count: int) -> None:
         """
         Forward and backward passes over this process's micro-batches, and clipping. Leaves the sums of loss and
         cross-entropy in `totals`, and the gradient's norm in `norm`.
         """
-        accelerator, count = self.accelerator, len(micro_batches) if count is None else count
+        accelerator = self.accelerator
         self.totals.zero_()
         advice = self._smaller_batches(count)
         for number, micro_batch in enumerate(micro_batches, start=1):
@@ -129,6 +129,9 @@ class TrainingStep:
         limit = self.optimization.max_grad_norm
         norm = accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
         self.norm.copy_(gathered(norm))
+
+    def _make_all_passes(self, micro_batches: MicroBatches) -> None:
+        self._make_passes(micro_batches, len(micro_batches))
 
     def _make_step(self) -> None:
         self.optimizer.step()
