@@ -18,8 +18,11 @@ from conftest import ROOT
 from modeling_scratch import ScratchConfig
 from modeling_scratch.__main__ import app
 from modeling_scratch.commands import upload
+from modeling_scratch.hub.allowed_files import ALLOWED
+from modeling_scratch.model.translation_pipeline import TARGET_FOLDER
 from modeling_scratch.recipe.reading import read_yaml
 from modeling_scratch.recipe.schema import Recipe
+from modeling_scratch.training.folder import COMPANIONS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -182,6 +185,12 @@ def test_the_options_of_a_push_are_listed():
     options = {option.split()[0].strip("`") for option, _ in table("option", HUB)}
     parameters = set(inspect.signature(upload.main).parameters) - {"folder", "repo_id"}
     assert options == {f"--{name.replace('_', '-')}" for name in parameters}
+
+
+def test_the_files_that_a_push_may_contain_are_listed():
+    listed = {name for _, files in table("what", HUB) for name in re.findall(r"`([^`]+)`", files)}
+    allowed = {name.removeprefix(f"{TARGET_FOLDER}/") for name in ALLOWED}
+    assert listed == allowed | {*COMPANIONS, f"{TARGET_FOLDER}/", "README.md"}
 
 
 def test_the_files_that_travel_are_listed(make_model, tmp_path):
