@@ -27,7 +27,7 @@ from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from .tokenizer import pair_lengths
 
-EMPTY = -1  # stands for a pair that the loss ignores: in a batch with fewer pairs than shares, some have only this
+EMPTY = -1  # stands for a pair that the loss ignores: if a batch has fewer pairs than shares, some hold only this
 Ids = Sequence[int] | np.ndarray
 Pair = tuple[Ids, Ids]  # the token ids of source and target
 _FULL = 0.8  # the least part of a row that whole copies of the longest sentence fill
@@ -163,7 +163,7 @@ class BinCollator:
         rows: the number of rows is rounded up to a multiple of this; longer rows count for several.
     """
 
-    # Rows are as long as the smallest multiple of this of which whole copies of the longest sentence fill four fifths.
+    # A row has the smallest multiple of this length that whole copies of the longest sentence fill to four fifths.
     length = 128
 
     def __init__(self, pad_token_id: int, rows: int = 1):
