@@ -100,7 +100,7 @@ def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -
 
 _OF_LAUNCHER = "ACCELERATE_MIXED_PRECISION"  # set by `accelerate launch`, and read by Accelerate
 _AS_ACCELERATE_NAMES_IT = {"float32": "no", "bf16": "bf16"}
-_AS_PEOPLE_NAME_IT = {"no": "float32", "bf16": "bf16 (weights, updates and losses in float32)"}
+_AS_PEOPLE_NAME_IT = {"no": "float32", "bf16": "bf16, with weights, updates and losses in float32"}
 
 
 def choose_precision(recipe: Recipe, before: Path | None = None) -> str | None:

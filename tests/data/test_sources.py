@@ -93,7 +93,7 @@ def test_no_copy_of_a_held_out_pair_is_trained_on(tmp_path, caplog):
     assert len(splits["validation"]) == 20
     assert not train & held_out
     assert train | held_out == set(NUMBERED)
-    assert "copies of them" in caplog.text
+    assert "copies of held-out pairs" in caplog.text
     assert "also training pairs" not in caplog.text
 
 

@@ -27,7 +27,7 @@ def choose(monkeypatch, caplog):
     return choose
 
 
-@pytest.mark.parametrize(("has_bf16", "expected", "name"), [(True, "bf16", "bf16 "), (False, "no", "float32;")])
+@pytest.mark.parametrize(("has_bf16", "expected", "name"), [(True, "bf16", "bf16,"), (False, "no", "float32 ")])
 def test_by_default_it_is_what_the_machine_multiplies_in(choose, has_bf16, expected, name):
     chosen, output = choose(has_bf16=has_bf16)
     assert chosen == expected
