@@ -25,8 +25,8 @@ __all__ = [
 _ROOT = Path(__file__).resolve().parents[1]
 # How many turns a waiting thread of PyTorch spins before it gives up its core. By default (300,000), two trainings on
 # the same cores all but stop each other; with too few, one alone spends its time falling asleep and waking up
-# (docs/performance.md, Beside another training).
-SPIN_COUNT = "9000"
+# (docs/lab/performance.md, Beside another training).
+SPIN_COUNT = "5000"
 
 
 def _is_command() -> bool:
