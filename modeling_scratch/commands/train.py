@@ -89,8 +89,6 @@ def _train_or_describe(
     dry_run: bool,
     processes: int | None,
 ) -> None:
-    from ..apps.experiments.dry_run import describe_run
-    from ..hub.push import check_destination, push_run, try_push
     from ..recipe import find_recipe, shipped_recipes
     from ..recipe.reading import load_recipe
     from ..training.finish import is_finished
@@ -103,17 +101,24 @@ def _train_or_describe(
     accelerator = make_accelerator(recipe, before=Path(recipe.output_dir) if resume else None)
     with explained_loss_of_a_process(accelerator):
         if dry_run:
+            from ..apps.experiments.dry_run import describe_run
+
             lines = list(describe_run(recipe, accelerator, processes))
         elif resume == "auto" and on_main(accelerator, lambda: is_finished(recipe)):
             lines = [f"{recipe.output_dir} is finished; --resume alone scores it again"]
         else:
-            if hub.repository is not None:  # rather now than after the training
-                on_main(accelerator, lambda: check_destination(recipe))
-            push = partial(try_push, recipe) if hub.push == "best" else None
+            push = None
+            if hub.repository is not None:
+                from ..hub.push import check_destination, try_push
+
+                on_main(accelerator, lambda: check_destination(recipe))  # rather now than after the training
+                push = partial(try_push, recipe) if hub.push == "best" else None
             lines = describe_result(train(recipe, accelerator, resume, overwrite, stop, push))
     if is_main_process():
         print("\n".join(lines))
         if hub.repository is not None and not dry_run:
+            from ..hub.push import push_run
+
             print(push_run(recipe).describe())
 
 

@@ -20,7 +20,7 @@ from ..data.batches import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
 from ..data.tokenizer import pair_lengths, texts
 from ..errors import Stopped, as_user_error
-from ..inference.alignments import Aligner, alignment_error_rate
+from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Batch, Translations, Translator, best_texts
 from ..metrics import METRICS, can_tell, rank, score
@@ -192,7 +192,7 @@ def score_model(
         given = (recipe, model, tokenizers, pairs, accelerator, explained)
         translations, scores = translate_and_score(*given, **generation)
         with evaluating(model, accelerator):
-            scores |= alignment_scores(recipe, getattr(model, "members", [model])[0], tokenizers, split, pairs)
+            scores |= alignment_scores(recipe, model, tokenizers, split, pairs)
         results[split] = {"translations": translations, **scores}
     return results
 
@@ -258,28 +258,25 @@ def alignment_scores(
     if gold is None:
         return {}
     with as_user_error(kinds=ValueError):
-        aligner = Aligner(model, *tokenizers)
+        aligner = Translator(model, *tokenizers).aligner
     rate = alignment_error_rate(aligner.align(*texts(pairs)), gold)
     signature = "attention:cross|step:predicting|links:argmax of rows and columns|gold:sure"
     return {"aer": rate, "aer_signature": signature, "alignment_heads": aligner.heads}
 
 
-def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) -> None:
+def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator) -> None:
     """Raise Stopped on all processes if any was asked to stop. All must call this together."""
-    if stop is not None and accelerator is not None and stop.agreed(accelerator):
+    if stop is not None and stop.agreed(accelerator):
         raise Stopped
 
 
 @contextmanager
-def evaluating(model: nn.Module, accelerator: Accelerator | None) -> Iterator[None]:
+def evaluating(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     """
     Evaluate in the precision in which the model will be used: on the CPU, that of its weights, since bf16 is no faster
     there; elsewhere, that of its training. Meanwhile Accelerate's mixed-precision wrapper of `forward` is removed, also
     because the fast loops of `model/search.py` need the class's own method.
     """
-    if accelerator is None:
-        yield
-        return
     as_it_is = accelerator.device.type == "cpu" and not is_sharded(accelerator)
     wrapped = vars(model).pop("forward", None) if "_original_forward" in vars(model) else None
     try:

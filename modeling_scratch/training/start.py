@@ -29,10 +29,13 @@ logger = logging.getLogger(__name__)
 
 def begin_or_resume(
     recipe: Recipe, accelerator: Accelerator, resume: bool | str = False, overwrite: bool = False
-) -> tuple[RunFolder, Inputs, TrainingStep, Progress]:
+) -> tuple[RunFolder, Inputs, TrainingStep, Progress, int]:
     """
     A new run in the recipe's folder, or the one that is there, restored from a checkpoint. Arguments and errors are
     those of `train`. If there is an error, the folder is left unchanged.
+
+    Returns:
+        The folder, the inputs, what makes an update, the progress, and the number of updates in the whole run.
     """
     folder = RunFolder(recipe.output_dir)
     try:
@@ -61,7 +64,7 @@ def begin_or_resume(
     except BaseException:
         folder.remove_if_unused()
         raise
-    return folder, inputs, training_step, progress
+    return folder, inputs, training_step, progress, total
 
 
 def _write(

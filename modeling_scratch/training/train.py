@@ -22,7 +22,7 @@ from .log import RunLog, loss_and_speed
 from .optimization import learning_rate_at
 from .processes import describe_setup, on_main
 from .progress import Progress
-from .start import begin_or_resume, total_updates
+from .start import begin_or_resume
 from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ def train(
             finite too many times in a row, a checkpoint cannot be written, memory ran out, another process is gone.
     """
     stop = StopRequest() if stop is None else stop
-    folder, inputs, training_step, progress = begin_or_resume(recipe, accelerator, resume, overwrite)
-    batches, total = inputs.batches, total_updates(recipe.optimization, inputs.batches)
+    folder, inputs, training_step, progress, total = begin_or_resume(recipe, accelerator, resume, overwrite)
+    batches = inputs.batches
     wrapped, optimizer, first_step = training_step.model, training_step.optimizer, progress.step
     model = accelerator.unwrap_model(wrapped)
     log = RunLog(accelerator, folder.path, progress, batches, total)
