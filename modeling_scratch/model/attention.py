@@ -48,8 +48,6 @@ class ScratchAttention(nn.Module):
     a sequence attends to itself or, if `is_cross`, the target to the encoded source (section 3.2.3).
     """
 
-    rotate = staticmethod(apply_rotary)
-
     def __init__(self, config: ScratchConfig, num_heads: int, is_causal: bool = False, is_cross: bool = False):
         super().__init__()
         self.num_heads = num_heads
@@ -115,7 +113,7 @@ class ScratchAttention(nn.Module):
                 projected = self.project(encoder_hidden_states, [self.k_proj, self.v_proj])
                 key, value = (self.split_heads(each) for each in projected)
             if rotation is not None:
-                query, key = self.rotate(query, rotation), self.rotate(key, rotation)
+                query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
             if cache is not None:
                 key, value = cache.update(key, value, layer_idx)
                 if self.is_cross:

@@ -1,4 +1,4 @@
-"""Dropout, norms and attention for training, faster than PyTorch's on the CPU, and with less to move in bfloat16."""
+"""Dropout and attention for training, faster than PyTorch's on the CPU, and layers with less to move in bfloat16."""
 
 import torch
 from torch import nn
@@ -91,41 +91,12 @@ class FastLayerNorm(nn.LayerNorm):
         return super().forward(hidden_states).to(hidden_states.dtype)
 
 
-class _RMSNormOfRows(torch.autograd.Function):
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, with its own backward pass in few operations."""
-
-    @staticmethod
-    def forward(ctx, hidden_states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        ctx.dtype, hidden_states = hidden_states.dtype, hidden_states.to(weight.dtype)
-        squares = torch.linalg.vecdot(hidden_states, hidden_states).unsqueeze(-1)
-        scale = squares.div_(hidden_states.shape[-1]).add_(eps).rsqrt_()
-        normed = hidden_states * scale
-        ctx.save_for_backward(normed, scale, weight)
-        return (normed * weight).to(ctx.dtype)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output: torch.Tensor):
-        normed, scale, weight = ctx.saved_tensors
-        grad_weight = (grad_output * normed).flatten(0, -2).sum(dim=0)
-        grad_normed = grad_output * weight
-        # d normed / d x = scale (1 - normed normed^T / width)
-        along = torch.linalg.vecdot(grad_normed, normed).unsqueeze(-1).div_(normed.shape[-1])
-        return grad_normed.addcmul_(normed, along, value=-1).mul_(scale).to(ctx.dtype), grad_weight, None
-
-
 class FastRMSNorm(nn.RMSNorm):
-    """
-    `nn.RMSNorm`, more than twice as fast on the CPU, where PyTorch has no kernel for it. Inputs may have another dtype
-    than the weight.
-    """
+    """`nn.RMSNorm` that takes a residual stream of another dtype than its weight, and keeps it."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., width); returns the same shape."""
-        is_plain = hidden_states.device.type == "cpu" and self.weight.dtype == torch.float32
-        if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
-            return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
-        return _RMSNormOfRows.apply(hidden_states, self.weight, self.eps)
+        return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
 
 
 class _ShortAttention(torch.autograd.Function):
@@ -164,31 +135,6 @@ class _ShortAttention(torch.autograd.Function):
         return grad_query.view(queries), grad_key.view(keys), grad_value.view(keys), None, None, None
 
 
-class _Rotation(torch.autograd.Function):
-    """`apply_rotary` for contiguous states, (batch_size, sequence_length, heads, head_dim)."""
-
-    @staticmethod
-    def forward(ctx, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        # Of the same shape as the states except for the batch, so that operations have long rows.
-        cos, sin = (each[:, :, None].expand(-1, -1, states.shape[2], -1).flatten(1) for each in (cos, sin))
-        first = torch.arange(sin.shape[1], device=sin.device) // (states.shape[3] // 2) % 2 == 0
-        sin = torch.where(first, -sin, sin)
-        ctx.save_for_backward(cos, sin)
-        return _rotated(states, cos, sin)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output: torch.Tensor):
-        cos, sin = ctx.saved_tensors
-        return _rotated(grad_output.contiguous(), cos, -sin), None, None
-
-
-def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    wide = states.to(cos.dtype)
-    exchanged = wide.roll(states.shape[3] // 2, -1).flatten(1)  # the halves of each head
-    return exchanged.mul_(sin).addcmul_(wide.flatten(1), cos).view(states.shape).to(states.dtype)
-
-
 class FastAttention(ScratchAttention):
     """
     Attention by plain products or in float32, where PyTorch's kernels (torch 2.13) are slow in training: they are made
@@ -216,21 +162,12 @@ class FastAttention(ScratchAttention):
             if not dropout and not learns_bias:
                 return _ShortAttention.apply(query, key, value, attention_mask, self.scaling, is_causal)
             return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
-        if is_fast or query.dtype != torch.bfloat16:
+        if is_fast or value.dtype != torch.bfloat16:  # rotated queries and keys are float32 under autocast
             return super().sdpa(query, key, value, attention_mask, dropout, is_causal)
         attention_mask = None if attention_mask is None else attention_mask.float()
         with torch.autocast("cpu", enabled=False):
             inputs = query.float(), key.float(), value.float(), attention_mask
-            return super().sdpa(*inputs, dropout, is_causal).to(query.dtype)
-
-    def rotate(self, states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Like the method that it overrides."""
-        by_token = states.transpose(1, 2)
-        is_plain = states.device.type == "cpu" and by_token.is_contiguous() and states.requires_grad
-        is_plain = is_plain and not any(each.requires_grad for each in rotation)
-        if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
-            return super().rotate(states, rotation)
-        return _Rotation.apply(by_token, *rotation).transpose(1, 2)
+            return super().sdpa(*inputs, dropout, is_causal).to(value.dtype)
 
 
 FAST = {
