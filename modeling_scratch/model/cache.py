@@ -1,4 +1,4 @@
-"""The key/value cache of our own search: grown in place, and shared by all beams of a sentence."""
+"""The key/value caches of our own search: grown in place, or of a fixed size; shared by all beams of a sentence."""
 
 import torch
 
@@ -79,6 +79,10 @@ class SearchCache:
         """The number of target tokens that every layer has seen."""
         return self.length
 
+    def query_positions(self) -> torch.Tensor:
+        """The position of the next token, the same in all rows: (1, 1)."""
+        return torch.full((1, 1), self.length, device=self.bias.device)
+
     def advance(self, new: int) -> None:
         """Record that every layer has seen `new` more tokens of every row."""
         self.length += new
@@ -118,3 +122,111 @@ class SearchCache:
             layer.select_rows(sentences)
         if self.beams > 1:
             self.bias, self.positions = (each.index_select(0, sentences) for each in (self.bias, self.positions))
+
+
+class _FixedAttentionCache:
+    """
+    Keys and values of one kind of attention in all layers. Self-attention writes those of the next token to `slots`;
+    cross-attention writes all of them, since it has no such slots.
+    """
+
+    def __init__(self, size: int, slots: torch.Tensor | None = None):
+        self.size, self.slots = size, slots
+        self.layers: list[_LayerCache] = []
+
+    def layer(self, layer_idx: int, like: tuple[torch.Tensor, torch.Tensor]) -> _LayerCache:
+        """The cache of a layer, which is made for keys and values `like` these, if need be."""
+        if layer_idx == len(self.layers):
+            with torch.inference_mode(False), torch.no_grad():  # so that they may be written to in any mode
+                # Zeros, because attention adds hidden values with weight 0, and 0 times NaN is NaN.
+                room = (
+                    torch.zeros(*each.shape[:2], self.size, each.shape[3], dtype=each.dtype, device=each.device)
+                    for each in like
+                )
+                self.layers.append(_LayerCache(*room))
+        return self.layers[layer_idx]
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Write keys and values, (sentences, heads, new slots, head_dim) each.
+
+        Returns:
+            Those of the layer's slots, used or not, (sentences, heads, slots, head_dim) each.
+        """
+        layer = self.layer(layer_idx, (key, value))
+        for mine, new in ((layer.keys, key), (layer.values, value)):
+            if self.slots is None:
+                mine.copy_(new)
+            else:
+                mine.index_copy_(2, self.slots, new)
+        return layer.keys, layer.values
+
+    def copy_from(self, other: "_FixedAttentionCache") -> None:
+        """Take over the first slots."""
+        for layer_idx, old in enumerate(other.layers):
+            layer = self.layer(layer_idx, (old.keys, old.values))
+            layer.keys[:, :, : other.size], layer.values[:, :, : other.size] = old.keys, old.values
+
+
+class FixedCache:
+    """
+    A SearchCache whose tensors keep their size and place, so that a step can be recorded as a CUDA graph. The beams of
+    a sentence share it in the same way, with a slot per step and beam, but no slot is dropped.
+
+    Args:
+        steps: the most target tokens.
+        bias: of the model's dtype; its device is that of the cache.
+    """
+
+    def __init__(self, sentences: int, beams: int, source_length: int, steps: int, bias: torch.Tensor):
+        self.beams, device = beams, bias.device
+        beam, slot = torch.arange(beams, device=device), torch.arange(steps * beams, device=device)
+        self.position = torch.zeros(1, 1, dtype=torch.long, device=device)  # of the next token
+        self.slots = beam.clone()  # of the next tokens
+        self.positions = (slot // beams)[None]  # of the token in each slot, (1, slots)
+        self.slot, self.beam = slot, beam
+        # (sentences, 1, beams, slots): 0 where the slot's token belongs to the beam, else the dtype's minimum.
+        self.bias = bias.new_empty(sentences, 1, beams, len(slot))
+        self.self_attention_cache = _FixedAttentionCache(len(slot), self.slots)
+        self.cross_attention_cache = _FixedAttentionCache(source_length)
+        self.is_updated: dict[int, bool] = {}
+
+    def query_positions(self) -> torch.Tensor:
+        """The position of the next token, the same in all rows: (1, 1)."""
+        return self.position
+
+    def get_seq_length(self) -> torch.Tensor:
+        """The number of target tokens that every layer has seen, on the device."""
+        return self.position
+
+    def begin(self) -> None:
+        """Begin a search."""
+        self.bias.fill_(torch.finfo(self.bias.dtype).min)
+        self.position.zero_()
+        self.slots.copy_(self.beam)
+
+    def open_step(self, parents: torch.Tensor, is_first: bool) -> None:
+        """
+        Beam i of each sentence continues the sentence's previous beam `parents[sentence, i]` with a new token. The
+        first step also reads the source.
+        """
+        if self.beams > 1:
+            self.bias.copy_(self.bias.gather(2, parents[:, None, :, None].expand(self.bias.shape)))
+        self.bias.masked_fill_(self.slot == self.slots[:, None], 0.0)
+        if is_first:
+            self.is_updated.clear()
+
+    def close_step(self) -> None:
+        """Every layer has seen the new tokens."""
+        self.position += 1
+        self.slots += self.beams
+
+    def continue_from(self, other: "FixedCache") -> None:
+        """Continue the search of a cache of fewer slots."""
+        self.begin()
+        self.bias[..., : len(other.slot)] = other.bias
+        self.position.copy_(other.position)
+        self.slots.copy_(other.slots)
+        self.self_attention_cache.copy_from(other.self_attention_cache)
+        self.cross_attention_cache.copy_from(other.cross_attention_cache)
+        self.is_updated = dict(other.is_updated)

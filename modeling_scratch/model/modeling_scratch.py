@@ -29,6 +29,7 @@ from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
 
 try:
     from .search import (
+        RecordedDecoder,  # noqa: F401
         beam_search,  # noqa: F401
         sample,  # noqa: F401
         search,

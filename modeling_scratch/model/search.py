@@ -6,7 +6,7 @@ Our own search loops: greedy search, sampling and beam search that choose as Tra
 import copy
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from transformers.utils import logging
 from .batched_generation import setting_of
 from .fast_cpu import best_continuations, best_tokens, fast_products
 from .masking import as_bias
+from .recorded_decoding import RecordedDecoder, recorded_decoder
 
 logger = logging.get_logger(__name__)
 
@@ -59,14 +60,13 @@ class Decoder:
 
     Args:
         states: the encoded sources, (sentences, source_length, d_model).
-        attention_mask: over the source, (sentences, source_length); None: attend to everything.
+        bias: over the source, (sentences, 1, 1, source_length); None: attend to everything.
         beams: rows per sentence; they are consecutive and start out identical.
     """
 
-    def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
+    def __init__(self, model: nn.Module, states: torch.Tensor, bias: torch.Tensor | None, beams: int):
         self.model, self.beams, self.cache = model, beams, model.new_search_cache()
-        self.encoded = BaseModelOutput(last_hidden_state=states)
-        self.mask = as_bias(attention_mask, states.dtype)
+        self.encoded, self.bias = BaseModelOutput(last_hidden_state=states), bias
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """
@@ -81,7 +81,7 @@ class Decoder:
         outputs = self.model(
             decoder_input_ids=new,
             encoder_outputs=self.encoded,
-            attention_mask=self.mask,
+            attention_mask=self.bias,
             past_key_values=self.cache,
             use_cache=True,
             output_attentions=False,
@@ -95,11 +95,18 @@ class Decoder:
         self.cache.branch(self.beams)
         return logits.repeat_interleave(self.beams, dim=0)
 
+    def reorder(self, parents: torch.Tensor) -> None:
+        """Beam i of each sentence continues the sentence's previous beam `parents[sentence, i]` with a new token."""
+        self.cache.reorder(parents)
+
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         """Keep only these sentences."""
         self.cache.keep_sentences(sentences)
         self.encoded = BaseModelOutput(last_hidden_state=self.encoded.last_hidden_state.index_select(0, sentences))
-        self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
+        self.bias = None if self.bias is None else self.bias.index_select(0, sentences)
+
+    def close(self) -> None:
+        """End the search."""
 
 
 def is_of_transformers(each: Any) -> bool:
@@ -152,6 +159,8 @@ def sample(
     done = torch.zeros_like(rows, dtype=torch.bool)
     log_probs = torch.zeros_like(rows, dtype=torch.float32)
     left: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that have left the batch, and their sequences
+    # On a GPU the host asks whether all rows are done while the next step runs, which is then one too many.
+    asks_late, are_done = may_leave and isinstance(decoder, RecordedDecoder), None
     while True:
         logits = decoder(sequences)
         # A copy, because some processors modify their input.
@@ -172,6 +181,13 @@ def sample(
             chosen = torch.where(done, pad, chosen)
         sequences = torch.cat([sequences, chosen[:, None]], dim=1)
         done = done | criteria(sequences, None if scores is None else tuple(scores))
+        if asks_late:
+            were_done, are_done = are_done, _Answer(done.all())
+            if were_done:
+                sequences = sequences[:, :-1]
+                break
+            if sequences.shape[1] < config.max_length:
+                continue
         finished = int(done.sum())
         if finished == len(rows):
             break
@@ -190,6 +206,19 @@ def sample(
         logits=None if all_logits is None else tuple(all_logits),
         log_probabilities=log_probs,
     )
+
+
+class _Answer:
+    """A boolean tensor's value, which the host waits for only when it asks."""
+
+    def __init__(self, answer: torch.Tensor):
+        self.answer = answer.to("cpu", non_blocking=True)
+        self.event = torch.cuda.current_stream(answer.device).record_event() if answer.is_cuda else None
+
+    def __bool__(self) -> bool:
+        if self.event is not None:
+            self.event.synchronize()
+        return bool(self.answer)
 
 
 def put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], fill: float) -> torch.Tensor:
@@ -409,7 +438,7 @@ class _BeamSearch:
             self.finished = {name: value[stay] for name, value in self.finished.items()}
             self.sentences, self.can_improve, self.size = self.sentences[stay], self.can_improve[stay], len(stay)
             parents = parents[stay]
-        self.decoder.cache.reorder(parents)
+        self.decoder.reorder(parents)
 
     def result(self) -> torch.Tensor | BeamSearchOutput:
         """The best finished hypotheses of all sentences, in the original order."""
@@ -527,12 +556,16 @@ def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *a
     if mask is not None and mask.shape != states.shape[:2]:  # rows of a 4-D mask may be shared, so not be selected
         raise _Unsupported
     beams = config.num_beams or 1
-    decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
+    states, bias = states[::beams], as_bias(None if mask is None else mask[::beams], states.dtype)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
-    products = fast_products(modules, len(input_ids), binds=is_plain)
-    with torch.inference_mode() if is_plain else nullcontext(), products:
+    with ExitStack() as contexts:
+        contexts.enter_context(torch.inference_mode() if is_plain else nullcontext())
+        decoder = recorded_decoder(model, states, bias, beams) if all(map(is_of_transformers, processors)) else None
+        decoder = Decoder(model, states, bias, beams) if decoder is None else decoder
+        contexts.enter_context(closing(decoder))
+        contexts.enter_context(fast_products(modules, len(input_ids), binds=is_plain))
         if beams > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:

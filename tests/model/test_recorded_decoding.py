@@ -1,0 +1,278 @@
+"""
+Decoding with a cache of fixed size, whose steps GPUs record: the tokens of Transformers' loops, and when it is used.
+The steps run unrecorded here; tests/gpu records them.
+"""
+
+import copy
+import gc
+import threading
+import weakref
+from functools import partial
+
+import pytest
+import torch
+from conftest import FEW_LAYERS, every_choice_and_slowly_every_variant, padded
+from search_cases import SETTINGS, check_random_cases, enliven, inherited, same
+from torch import nn
+
+from modeling_scratch.inference.ensemble import Ensemble
+from modeling_scratch.model import recorded_decoding
+from modeling_scratch.model.recorded_decoding import RecordedDecoder, _Recording, _Recordings
+
+pytest_plugins = ["search_fixtures"]
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Lets the CPU take the place of a GPU. The number of steps that each recording has for each that a search made."""
+    monkeypatch.setattr(recorded_decoding, "_DEVICES", {"cpu"})
+    rounded = recorded_decoding._rounded
+    monkeypatch.setattr(recorded_decoding, "_LEAST_STEPS", 4)
+    monkeypatch.setattr(recorded_decoding, "_GROWTH", 2)
+    # The caches begin with four steps, so they must grow.
+    monkeypatch.setattr(
+        recorded_decoding, "_rounded", lambda size, *more: 4 if more == (4, 2) else rounded(size, *more)
+    )
+    steps, step = [], _Recording.step
+    monkeypatch.setattr(_Recording, "step", lambda self, *args: steps.append(self.steps) or step(self, *args))
+    return steps
+
+
+@pytest.fixture
+def at_once(recorded, monkeypatch):
+    """The same, with recordings from the first use of a shape on."""
+    borrow = _Recordings.borrow
+    monkeypatch.setattr(_Recordings, "borrow", lambda self, *args, at_once: borrow(self, *args, at_once=True))
+    return recorded
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_tokens_are_those_of_the_inherited_loops(settings, models, at_once):
+    for number, (model, source) in enumerate(models()):
+        options = {"max_new_tokens": 9, "do_sample": False} | settings
+        if number:
+            options |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+        torch.manual_seed(number)
+        found = model.generate(**source, **options)
+        assert {4, 8} <= set(at_once)
+        torch.manual_seed(number)
+        same(found, inherited(model, **source, **options))
+
+
+@every_choice_and_slowly_every_variant
+@pytest.mark.parametrize("beams", [1, 3])
+def test_every_model_is_searched_as_it_is(fields, beams, make_wide_model, sentences, at_once):
+    model = make_wide_model(**FEW_LAYERS, **fields)
+    model.generation_config.eos_token_id = None  # eight tokens, so the cache must grow
+    for rows in (len(sentences), 3, len(sentences)):  # a recording serves again, and what it held is no longer seen
+        ids, mask = padded(sentences[:rows], 9)
+        options = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "num_beams": beams,
+            "max_new_tokens": 8,
+            "do_sample": False,
+        }
+        at_once.clear()
+        same(model.generate(**options), inherited(model, **options))
+        assert len(at_once) == 8
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_cases(count, make_model, monkeypatch, loops, at_once):
+    check_random_cases(count, 5000, make_model, monkeypatch, loops)
+    assert len(at_once) > 5 * count
+
+
+def test_the_mean_of_probabilities_is_not_recorded(make_model, sentences, at_once):
+    ids, mask = padded(sentences, 9)
+    Ensemble([make_model(), make_model()]).generate(ids, attention_mask=mask, max_new_tokens=3)
+    assert not at_once
+
+
+@pytest.fixture
+def search(models):
+    """A model, and a function that searches with it."""
+    model, source = next(iter(models()))
+    return model, partial(model.generate, **source, max_new_tokens=9, do_sample=False)
+
+
+def test_a_shape_is_recorded_when_it_comes_again(search, recorded):
+    model, generate = search
+    first = generate()
+    assert not recorded
+    assert torch.equal(generate(), first)
+    assert recorded
+    made = len(recorded_decoding._ALL[model].by_shape)
+    generate()
+    assert len(recorded_decoding._ALL[model].by_shape) == made
+
+
+class _Adapter(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states):
+        return -self.layer(states)
+
+
+def _hook(model):
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: -logits)
+
+
+def _adapt(model):
+    layer = model.model.decoder.layers[0]
+    layer.feed_forward = _Adapter(layer.feed_forward)
+
+
+def _patch(model):
+    model.lm_head.forward = lambda states: -nn.functional.linear(states, model.lm_head.weight)
+
+
+def _new_weight(model):
+    model.lm_head.weight = nn.Parameter(-model.lm_head.weight.detach())
+
+
+def _new_dtype(model):
+    model.to(torch.float32)
+
+
+def _new_scale(model):
+    model.model.decoder.embed_scale = 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "is_recorded"),
+    [(_hook, False), (_adapt, False), (_patch, False), (_new_weight, True), (_new_dtype, True), (_new_scale, True)],
+)
+def test_a_changed_model_is_searched_as_it_is(change, is_recorded, search, at_once):
+    model, generate = search
+    before = generate()
+    old = set(map(id, recorded_decoding._ALL[model].by_shape.values()))
+    change(model)
+    at_once.clear()
+    found = generate()
+    assert torch.equal(found, inherited(model, **generate.keywords))
+    assert not torch.equal(found, before) or change is _new_dtype
+    assert bool(at_once) == is_recorded
+    assert not old & set(map(id, filter(None, recorded_decoding._ALL[model].by_shape.values())))
+
+
+def test_weights_may_change_in_place(search, at_once):
+    model, generate = search
+    before = generate()
+    for parameter in model.parameters():
+        parameter.data.neg_()
+    found = generate()
+    assert at_once
+    assert not torch.equal(found, before)
+    assert torch.equal(found, inherited(model, **generate.keywords))
+
+
+def test_training_mode_is_not_recorded(search, at_once):
+    model, generate = search
+    model.train()
+    generate()
+    assert not at_once
+
+
+def test_custom_processors_are_not_recorded(search, at_once):
+    _, generate = search
+    generate(logits_processor=[lambda ids, scores: scores])
+    assert not at_once
+
+
+def test_autocast_is_part_of_a_recording(search, at_once):
+    """And weights that change between its searches are narrowed again."""
+    model, generate = search
+    model.float()
+    for sign in (1, -1):
+        with torch.autocast("cpu", torch.bfloat16):
+            found, expected = generate(), inherited(model, **generate.keywords)
+        assert (found == expected).float().mean() > 0.8  # rounding decides about some
+        assert torch.equal(generate(), inherited(model, **generate.keywords))
+        for parameter in model.parameters():
+            parameter.data.mul_(-sign)
+
+
+def test_recordings_do_not_keep_a_model(make_model, at_once):
+    model = make_model()
+    model.generate(input_ids=torch.tensor([[5, 6, 2]]), max_new_tokens=3)
+    assert at_once
+    model = weakref.ref(model)
+    gc.collect()
+    assert model() is None
+
+
+def test_a_copy_has_recordings_of_its_own(search, at_once):
+    model, generate = search
+    expected = generate()
+    other = enliven(copy.deepcopy(model), 4)
+    assert not torch.equal(other.generate(**generate.keywords), expected)
+    assert torch.equal(generate(), expected)
+
+
+def test_threads_do_not_share_a_recording(search, at_once, monkeypatch):
+    """While one search has it, another runs without."""
+    _, generate = search
+    expected, inside, leave, found = generate(), threading.Event(), threading.Event(), []
+    step, first = RecordedDecoder.__call__, []
+
+    def waiting(self, tokens):
+        logits = step(self, tokens)
+        if not first:
+            first.append(self)
+            inside.set()
+            assert leave.wait(60)
+        return logits
+
+    monkeypatch.setattr(RecordedDecoder, "__call__", waiting)
+    thread = threading.Thread(target=lambda: found.append(generate()))
+    thread.start()
+    assert inside.wait(60)
+    at_once.clear()
+    assert torch.equal(generate(), expected)
+    assert not at_once
+    leave.set()
+    thread.join()
+    assert torch.equal(found[0], expected)
+    assert torch.equal(generate(), expected)
+    assert at_once
+
+
+def test_recordings_are_few(search, at_once, monkeypatch):
+    monkeypatch.setattr(recorded_decoding, "_MOST_SHAPES", 3)
+    model, generate = search
+    expected = {}
+    for _ in range(2):
+        for beams in (1, 2, 3, 4):
+            found = generate(num_beams=beams)
+            assert torch.equal(expected.setdefault(beams, found), found)
+            kept = filter(None, recorded_decoding._ALL[model].by_shape.values())
+            assert len(list(kept)) <= 3
+
+
+def test_a_recording_that_would_be_too_large_is_not_made(search, at_once, monkeypatch):
+    model, generate = search
+    expected = generate()
+    recorded_decoding._ALL[model].by_shape.clear()
+    monkeypatch.setattr(_Recordings, "make_room", lambda self, size, device: False)
+    at_once.clear()
+    assert torch.equal(generate(), expected)
+    assert not at_once
+
+
+def test_a_search_that_outgrows_memory_continues_unrecorded(search, at_once, monkeypatch):
+    model, generate = search
+    expected = inherited(model, **generate.keywords)
+    monkeypatch.setattr(_Recordings, "make_room", lambda self, size, device: size < least[0] * 1.5)
+    sizes, make = [], _Recording.__init__
+    monkeypatch.setattr(_Recording, "__init__", lambda self, *args: make(self, *args) or sizes.append(self.size))
+    least = [float("inf")]
+    generate()
+    least[0] = min(sizes)
+    recorded_decoding._ALL[model].by_shape.clear()
+    at_once.clear()
+    assert torch.equal(generate(), expected)
+    assert {4, 8} <= set(at_once)
