@@ -46,6 +46,12 @@ def main(
     processes: Annotated[
         int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="print where the time of updates goes, without training; write a trace for Chrome here"
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """
@@ -59,23 +65,24 @@ def main(
     with one_line_errors(
         debug, is_main_process(), "interrupted; if a checkpoint was written, --resume continues from it"
     ):
-        for flag, given in (("--config", config), ("--evaluate", evaluate), ("--resume-from", resume_from)):
+        texts = (("--config", config), ("--evaluate", evaluate), ("--resume-from", resume_from), ("--profile", profile))
+        for flag, given in texts:
             if given == "":
                 raise UserError(f"{flag} is empty")
         how = {"--resume": resume, "--auto-resume": auto_resume, "--resume-from": resume_from, "--overwrite": overwrite}
-        how |= {"--evaluate": evaluate, "--dry-run": dry_run}
+        how |= {"--evaluate": evaluate, "--dry-run": dry_run, "--profile": profile}
         given = [flag for flag, value in how.items() if value]
         if len(given) > 1 and given != ["--resume", "--resume-from"]:
             raise UserError(f"{' and '.join(given)} do not go together; give one of them")
-        if max_minutes is not None and (evaluate or dry_run):
-            raise UserError("--max-minutes stops training; it does not go with --evaluate or --dry-run")
+        if max_minutes is not None and (evaluate or dry_run or profile):
+            raise UserError("--max-minutes stops training; it does not go with --evaluate, --dry-run or --profile")
         if processes and not dry_run:
             raise UserError("--processes is for --dry-run only; accelerate launch starts processes")
         if split and not evaluate:
             raise UserError("--split is for --evaluate only")
         if not evaluate:
             start = "auto" if auto_resume else resume_from or resume
-            _train_or_describe(overrides or [], config, start, overwrite, max_minutes, dry_run, processes)
+            _train_or_describe(overrides or [], config, start, overwrite, max_minutes, dry_run, processes, profile)
     if evaluate:
         evaluating.main(evaluate, overrides, config, split or "test", debug)
 
@@ -88,6 +95,7 @@ def _train_or_describe(
     max_minutes: float | None,
     dry_run: bool,
     processes: int | None,
+    profile: str | None,
 ) -> None:
     from ..recipe import find_recipe, shipped_recipes
     from ..recipe.reading import load_recipe
@@ -104,6 +112,10 @@ def _train_or_describe(
             from ..apps.experiments.dry_run import describe_run
 
             lines = list(describe_run(recipe, accelerator, processes))
+        elif profile:
+            from ..apps.experiments.profile import profile_updates
+
+            lines = list(profile_updates(recipe, accelerator, Path(profile)))
         elif resume == "auto" and on_main(accelerator, lambda: is_finished(recipe)):
             lines = [f"{recipe.output_dir} is finished; --resume alone scores it again"]
         else:
@@ -116,7 +128,7 @@ def _train_or_describe(
             lines = describe_result(train(recipe, accelerator, resume, overwrite, stop, push))
     if is_main_process():
         print("\n".join(lines))
-        if hub.repository is not None and not dry_run:
+        if hub.repository is not None and not dry_run and not profile:
             from ..hub.push import push_run
 
             print(push_run(recipe).describe())

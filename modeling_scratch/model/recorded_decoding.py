@@ -115,7 +115,7 @@ class _Recordings:
         self.by_shape: OrderedDict[tuple, _Recording | None] = OrderedDict()
 
     def borrow(
-        self, model: nn.Module, sizes: tuple[int, ...], states: torch.Tensor, at_once: bool
+        self, model: nn.Module, sizes: tuple[int, int, int, int], states: torch.Tensor, at_once: bool
     ) -> _Recording | None:
         """
         The recording of these sizes (see _Recording), from their second use on or `at_once`; None as well if another

@@ -31,11 +31,20 @@ class RunLog:
         folder: the run's.
         batches: for the epoch of each record.
         total: updates in the whole run.
+        share_per_token: the share of the GPUs' peak that one target token a second is; None: unknown.
     """
 
-    def __init__(self, accelerator: Accelerator, folder: Path, progress: Progress, batches: GlobalBatches, total: int):
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        folder: Path,
+        progress: Progress,
+        batches: GlobalBatches,
+        total: int,
+        share_per_token: float | None = None,
+    ):
         self.accelerator, self.folder, self.progress, self.batches = accelerator, folder, progress, batches
-        self.total, self._drawn = total, time.monotonic()
+        self.total, self.share_per_token, self._drawn = total, share_per_token, time.monotonic()
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -62,14 +71,15 @@ class RunLog:
         a progress bar, log them with the time left.
         """
         progress = self.progress
-        tokens = progress.loss_tokens or math.nan
+        tokens, rate = progress.loss_tokens or math.nan, progress.target_tokens / progress.seconds
         record: dict[str, Any] = {
             "split": "train",
             "loss": progress.loss_sum / tokens,
             "cross_entropy": progress.cross_entropy_sum / tokens,
             "learning_rate": learning_rate,
             "target_tokens": progress.target_tokens,
-            "target_tokens_per_second": progress.target_tokens / progress.seconds,
+            "target_tokens_per_second": rate,
+            **({"mfu": rate * self.share_per_token} if self.share_per_token else {}),
             "seconds": progress.seconds,
             **({"nonfinite_updates": progress.nonfinite} if progress.nonfinite else {}),
         }
@@ -78,8 +88,12 @@ class RunLog:
         if not sys.stderr.isatty():
             began, step = self._began
             left = (time.monotonic() - began) / (progress.step - step) * (self.total - progress.step)
-            speed = loss_and_speed(record["loss"], progress)
+            speed = self.loss_and_speed(record["loss"])
             logger.info(f"step {progress.step} of {self.total}: {speed}, about {format_duration(left)} left")
+
+    def loss_and_speed(self, loss: float) -> str:
+        """Such as: loss 3.142, 1,234 target tokens/s."""
+        return f"loss {loss:.3f}, {speed(self.progress.target_tokens / self.progress.seconds, self.share_per_token)}"
 
     def validation(self, record: dict[str, Any]) -> None:
         """Record an evaluation, log it, and plot the curves from time to time."""
@@ -153,9 +167,10 @@ class RunLog:
             tracker.finish()
 
 
-def loss_and_speed(loss: float, progress: Progress) -> str:
-    """Such as: loss 3.142, 1,234 target tokens/s."""
-    return f"loss {loss:.3f}, {progress.target_tokens / progress.seconds:,.0f} target tokens/s"
+def speed(rate: float, share_per_token: float | None) -> str:
+    """Such as: 987,654 target tokens/s (27 % of the GPU's peak)."""
+    share = "" if share_per_token is None else f" ({rate * share_per_token:.0%} of the GPU's peak)"
+    return f"{rate:,.0f} target tokens/s{share}"
 
 
 def format_duration(seconds: float) -> str:

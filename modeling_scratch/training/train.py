@@ -18,12 +18,13 @@ from .compilation import make_graphs
 from .evaluation import is_better, metric_can_tell, validate
 from .finish import finish, score_start
 from .inputs import Inputs
-from .log import RunLog, loss_and_speed
+from .log import RunLog
 from .optimization import learning_rate_at
 from .processes import describe_setup, on_main
 from .progress import Progress
 from .start import begin_or_resume
 from .stopping import StopRequest
+from .throughput import share_of_peak_per_token
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ def train(
     batches = inputs.batches
     wrapped, optimizer, first_step = training_step.model, training_step.optimizer, progress.step
     model = accelerator.unwrap_model(wrapped)
-    log = RunLog(accelerator, folder.path, progress, batches, total)
+    share_per_token = share_of_peak_per_token(model, inputs, accelerator)
+    log = RunLog(accelerator, folder.path, progress, batches, total, share_per_token)
     save = partial(save_checkpoint, folder, recipe, accelerator, inputs, wrapped, optimizer, progress)
     by_loss, saved_at = not metric_can_tell(recipe, inputs, accelerator), time.monotonic()
 
@@ -110,7 +112,7 @@ def train(
                     seconds = time.perf_counter() - started
                     progress.count_update(result, batch.target_tokens, seconds, batches.position())
                     bar.update()
-                    bar.set_postfix_str(loss_and_speed(result.loss, progress))
+                    bar.set_postfix_str(log.loss_and_speed(result.loss))
                     if not result.finite:
                         _note_skipped(progress, result.loss, recipe.optimization.max_nonfinite_updates)
                     if progress.step == total or progress.step % recipe.logging_steps == 0:

@@ -3,8 +3,9 @@
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from ...recipe.reading import recipe_text
 from ...recipe.schema import Recipe
 from ...training.compilation import is_compiled, is_recorded, make_graphs
 from ...training.inputs import BYTES_A_PARAMETER, Inputs, prepare_inputs
-from ...training.log import format_duration
+from ...training.log import format_duration, speed
 from ...training.start import total_updates
 from ...training.step import TrainingStep
+from ...training.throughput import share_of_peak_per_token
 
 _MIB = 2**20
 # Numbers per token and dimension that a layer keeps for its backward pass; docs/scaling.md has the measurements.
@@ -66,28 +68,47 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates made here, on a model that is then discarded."""
+    share_per_token = share_of_peak_per_token(inputs.model, inputs, accelerator)
+    measured = []
+    for update, target_tokens in updates_to_measure(inputs, recipe, accelerator, updates):
+        started = time.perf_counter()
+        update()
+        measured.append((time.perf_counter() - started, target_tokens))
+    one = statistics.median(took for took, _ in measured)
+    rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
+    return (
+        f"time: about {format_duration(one * updates)} for the updates alone, {speed(rate, share_per_token)}, from "
+        f"{len(measured)} updates that were timed here"
+    )
+
+
+def updates_to_measure(
+    inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int
+) -> Iterator[tuple[Callable[[], None], int]]:
+    """
+    Yield functions that make an update each and wait for the device, and the update's target tokens. What is done once
+    for the first updates, or for each shape of a batch, is done before.
+
+    Args:
+        updates: in the whole run, on which it depends whether layers are compiled.
+    """
     step = TrainingStep(accelerator, inputs.model, recipe.optimization, is_recorded(accelerator, inputs.model))
     step.model.train()
     if is_compiled(recipe, accelerator, updates):
         make_graphs(accelerator.unwrap_model(step.model), step)
 
-    def seconds(batch: BatchShare) -> float:
-        micro_batches = list(batch.micro_batches)
-        for _ in range(1 if step.graphs is None else 3):  # an update is recorded the second time, and then replayed
-            started = time.perf_counter()
-            step(replace(batch, micro_batches=iter(micro_batches)), recipe.optimization.learning_rate)
-            if accelerator.device.type == "cuda":
-                torch.cuda.synchronize()
-        return time.perf_counter() - started
+    def update(batch: BatchShare, micro_batches: list[dict[str, torch.Tensor]]) -> None:
+        step(replace(batch, micro_batches=iter(micro_batches)), recipe.optimization.learning_rate)
+        if accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
 
-    made = itertools.islice(inputs.batches.iterate(), _WARM_UP + _TIMED)
-    measured = [(seconds(batch), batch.target_tokens) for batch in made][_WARM_UP:]
-    one = statistics.median(took for took, _ in measured)
-    rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
-    return (
-        f"time: about {format_duration(one * updates)} for the updates alone, {rate:,.0f} target tokens a second, from "
-        f"{len(measured)} updates that were timed here"
-    )
+    for number, batch in enumerate(itertools.islice(inputs.batches.iterate(), _WARM_UP + _TIMED)):
+        make = partial(update, batch, list(batch.micro_batches))
+        # With graphs, an update is recorded the second time, and then replayed.
+        for _ in range(0 if step.graphs is None and number >= _WARM_UP else 2):
+            make()
+        if number >= _WARM_UP:
+            yield make, batch.target_tokens
 
 
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:

@@ -54,7 +54,7 @@ def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, c
 
     before = left()
     run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
-    assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^time: about .* target tokens/s, from 5 updates", capsys.readouterr().out, re.MULTILINE)
     assert left() == before
     cached = set(cache.rglob("*"))
     run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=1")
