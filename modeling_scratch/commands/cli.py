@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from safetensors import SafetensorError
@@ -33,6 +33,10 @@ _LONGEST_LINE = 2000  # an error may quote a user's value
 
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16"] | None,
+    typer.Option(help="of the weights; bfloat16 is faster on a GPU (default: as they were saved)"),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import UserError, as_user_error
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, Dtype, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ def main(
     host: Annotated[str, typer.Option(help="an address of this machine; 0.0.0.0: all of them")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 5000,
     engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what translates")] = "torch",
+    dtype: Dtype = None,
     workers: Annotated[
         int | None,
         typer.Option(min=0, max=256, help="processes that translate; 0: the service's own; default: one per core"),
@@ -55,6 +56,8 @@ def main(
             raise UserError("--api-key: it is empty")
         if api_key and api_key != api_key.encode(errors="replace").decode():
             raise UserError("--api-key: it must be UTF-8 text, since requests cannot send anything else")
+        if dtype is not None and engine != "torch":
+            raise UserError(f"--dtype {dtype}: --engine {engine} has its own; leave it out")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..apps.serve.engines import ENGINES, Directions, load_direction
@@ -63,9 +66,9 @@ def main(
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
             with before_forking() as cores:
-                load = ENGINES[engine]
-                if engine == "ctranslate2":  # its threads are its own
-                    load = partial(load, threads=cores)
+                # CTranslate2's threads are its own.
+                options = {"threads": cores} if engine == "ctranslate2" else {"dtype": dtype}
+                load = partial(ENGINES[engine], **options)
                 directions = Directions(load_direction(model, load) for model in models)
                 engines = [each.engine for each in directions.all]
                 count = worker_count(workers, all(each.can_fork for each in engines), cores)

@@ -12,7 +12,7 @@ import typer
 
 from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..errors import UserError, as_user_error
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, Dtype, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ def main(
     alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
     batch_tokens: _BatchTokens = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
+    dtype: Dtype = None,
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     keep_going: _KeepGoing = False,
     format: _Format = None,
@@ -116,12 +117,12 @@ def main(
         with opened_output(None if output is None else Path(output)) as file:
             count, settings = 0, {}
             if workers == 0 or (workers is None and not is_large(path)):
-                translator = Translator.load(names, revision)
+                translator = Translator.load(names, revision, dtype)
             else:
                 from ..apps.translate.workers import Pool, before_forking, worker_count
 
                 with before_forking() as cores:
-                    translator = Translator.load(names, revision)
+                    translator = Translator.load(names, revision, dtype)
                     count = worker_count(workers, translator.can_fork, cores)
                     settings = Pool([translator], count, cores).sharing(translator)
             given = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}

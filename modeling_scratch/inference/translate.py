@@ -56,7 +56,7 @@ class Translator:
     target_tokenizer: PreTrainedTokenizerBase
 
     @classmethod
-    def load(cls, names: Sequence[str], revision: str | None = None) -> "Translator":
+    def load(cls, names: Sequence[str], revision: str | None = None, dtype: str | None = None) -> "Translator":
         """
         Load a model, or an `Ensemble` of several, onto the accelerator if there is one. All files of a repository come
         from one commit.
@@ -64,6 +64,7 @@ class Translator:
         Args:
             names: model folders or Hub names.
             revision: a branch, tag or commit, if there is one name.
+            dtype: of the weights, such as bfloat16; None: as they were saved.
 
         Raises:
             UserError: a model cannot be loaded, or is of a different kind; the models do not go together.
@@ -77,7 +78,8 @@ class Translator:
             check_is_scratch(names[0], revision=commits[0])
             source, target = load_tokenizers(names[0], revision=commits[0])
             model = load_translator(names[0], revision=commits[0])
-        return cls(model.to(best_device()), source, target)  # type: ignore[arg-type]
+        to = {} if dtype is None else {"dtype": getattr(torch, dtype)}
+        return cls(model.to(device=best_device(), **to), source, target)  # type: ignore[arg-type]
 
     @property
     def limit(self) -> int:

@@ -94,9 +94,9 @@ class CTranslate2Engine:
         return Translation(text, total, not tokens or tokens[-1] not in self.settings["end_token"])
 
 
-def load_torch_engine(name: str) -> Translator:
+def load_torch_engine(name: str, dtype: str | None = None) -> Translator:
     """A model in PyTorch, on the accelerator if there is one. ValueError if it cannot align."""
-    translator = Translator.load([name])
+    translator = Translator.load([name], dtype=dtype)
     _ = translator.aligner
     return translator
 
