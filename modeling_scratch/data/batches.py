@@ -115,25 +115,16 @@ def plan_epoch(
 
 
 class PairCollator:
-    """
-    Pads the pairs of a batch to the longest.
+    """Pads the pairs of a batch to the longest."""
 
-    Args:
-        multiple: lengths are rounded up to a multiple of this.
-        longest: the length beyond which they are not rounded up; None: no limit.
-        min_pairs: the fewest pairs in a batch; if there are fewer, pairs that the loss ignores are added.
-    """
-
-    def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, min_pairs: int = 1):
-        self.pad_token_id, self.multiple, self.longest, self.min_pairs = pad_token_id, multiple, longest, min_pairs
+    def __init__(self, pad_token_id: int):
+        self.pad_token_id = pad_token_id
 
     def __call__(self, pairs: list[Pair]) -> dict[str, torch.Tensor]:
         """
         Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
         shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
         """
-        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair that the loss ignores
-        pairs = [*pairs, *[filler] * (self.min_pairs - len(pairs))]
         sources, targets = zip(*pairs, strict=True)
         input_ids = self._pad(sources, self.pad_token_id)
         return {
@@ -145,10 +136,7 @@ class PairCollator:
 
     def _pad(self, sequences: Sequence[Ids], value: int) -> torch.Tensor:
         """(batch_size, longest), padded on the right."""
-        length = max(map(len, sequences))
-        rounded = -(-length // self.multiple) * self.multiple
-        length = rounded if self.longest is None else max(length, min(rounded, self.longest))
-        padded = np.full((len(sequences), length), value)
+        padded = np.full((len(sequences), max(map(len, sequences))), value)
         for row, sequence in zip(padded, sequences, strict=True):
             row[: len(sequence)] = sequence
         return torch.from_numpy(padded)

@@ -130,6 +130,10 @@ def begins_segment(segment_ids: torch.Tensor) -> torch.Tensor:
 
 
 def positions_in_segments(segment_ids: torch.Tensor) -> torch.Tensor:
-    """Positions that count from the first token of each segment, (batch_size, sequence_length)."""
+    """
+    Positions that count from the first token of each segment, (batch_size, sequence_length). Those of padding are 0,
+    since a row may have more of it than there are learned positions.
+    """
     places = torch.arange(segment_ids.shape[1], device=segment_ids.device).expand_as(segment_ids)
-    return places - places.masked_fill(~begins_segment(segment_ids), 0).cummax(dim=1).values
+    positions = places - places.masked_fill(~begins_segment(segment_ids), 0).cummax(dim=1).values
+    return positions.masked_fill(segment_ids == 0, 0)

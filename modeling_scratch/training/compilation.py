@@ -9,7 +9,7 @@ from accelerate.utils import DistributedType
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import InductorError
 from torch.utils._triton import has_triton
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..data.batches import BinCollator
 from ..errors import UserError
@@ -19,10 +19,9 @@ from .step import TrainingStep
 
 logger = logging.getLogger(__name__)
 
-# Sizes of the batch that is traced. They differ from each other, from 1, and from usual widths of attention heads: the
-# compiler would take such coincidences for granted.
-_PAIRS, _SOURCE_LENGTH, _TARGET_LENGTH, _BIN = 3, 88, 104, 416
-LENGTHS_OF = 8  # lengths in compiled training are multiples of this, which suits the matrix units of GPUs
+# Rows of the batch that is traced, and their length. They differ from each other, from 1, and from usual widths of
+# attention heads: the compiler would take such coincidences for granted.
+_ROWS, _BIN = 3, 416
 # Compiling takes half a minute, and saves a quarter of the time that recorded updates take without it (measured on an
 # H200, models of 2 and 60 million parameters, 500,000 tokens a second): it pays in runs of at least so many tokens.
 MANY_TOKENS = 10**8
@@ -51,8 +50,12 @@ def is_recorded(accelerator: Accelerator, model: PreTrainedModel | None = None) 
 
 
 def uses_bins(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether to lay pairs into bins: on a GPU, except where all kernels of an update are launched one by one."""
-    return accelerator.device.type == "cuda" and (is_recorded(accelerator) or recipe.compile is not False)
+    """
+    Whether to lay pairs into bins: where layers may be compiled, or updates recorded, since batches of bins have few
+    shapes.
+    """
+    on_gpu = accelerator.device.type == "cuda"
+    return recipe.compile is True or (on_gpu and (recipe.compile == "auto" or is_recorded(accelerator)))
 
 
 def compile_layers(model: PreTrainedModel, **options) -> None:
@@ -67,25 +70,11 @@ def compile_layers(model: PreTrainedModel, **options) -> None:
             layer.compile(**{"dynamic": True, **options})
 
 
-def longest(config: PreTrainedConfig) -> int | None:
-    """The length beyond which lengths must not be rounded up: the end of learned positions."""
-    return config.max_position_embeddings if config.position_embedding_type == "learned" else None
-
-
 def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:
     """A batch to trace the graphs with, before the first real one, laid out as real ones are."""
-    limit = longest(model.config)
-    target = _TARGET_LENGTH if limit is None else min(_TARGET_LENGTH, limit)
-    source = min(_SOURCE_LENGTH, target - 1)
-    if device.type == "cuda":
-        collate = BinCollator(model.config.pad_token_id, rows=_PAIRS)
-        collate.length = _BIN
-        batch = collate([([1] * source, [1] * target)])
-        return {name: tensor.to(device) for name, tensor in batch.items()}
-    tokens = torch.ones(_PAIRS, source, dtype=torch.long, device=device)
-    labels = torch.ones(_PAIRS, target, dtype=torch.long, device=device)
-    positions = torch.arange(source, device=device)[None]
-    return {"input_ids": tokens, "attention_mask": tokens, "position_ids": positions, "labels": labels}
+    collate = BinCollator(model.config.pad_token_id, rows=_ROWS)
+    collate.length = _BIN
+    return {name: tensor.to(device) for name, tensor in collate([([1, 1], [1, 1])]).items()}
 
 
 def not_compiled():

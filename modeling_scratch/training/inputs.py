@@ -27,7 +27,7 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
-from .compilation import LENGTHS_OF, longest, uses_bins
+from .compilation import uses_bins
 from .fast_layers import use_fast_layers
 from .processes import main_first, on_all, on_main
 from .progress import read_progress
@@ -99,7 +99,7 @@ def prepare_inputs(
     def tokenized(split: str) -> Dataset:
         return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
 
-    collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id, model.config)
+    collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id)
     if stream is not None:
         readers = before.position["readers"] if before else readers
         batches: GlobalBatches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
@@ -317,25 +317,22 @@ def generation_settings(model: PreTrainedModel, section: EvaluationSection) -> G
     return GenerationConfig(max_new_tokens=section.max_new_tokens, do_sample=False, **fields)
 
 
-def make_collator(
-    recipe: Recipe, accelerator: Accelerator, pad_token_id: int, config: PreTrainedConfig
-) -> PairCollator | BinCollator:
+def make_collator(recipe: Recipe, accelerator: Accelerator, pad_token_id: int) -> PairCollator | BinCollator:
     """How the pairs of a micro-batch are laid out: padded on a CPU, where every token costs time; in bins on a GPU."""
     optimization = recipe.optimization
-    if uses_bins(recipe, accelerator):
-        tokens = optimization.tokens_per_batch // (accelerator.num_processes * optimization.gradient_accumulation_steps)
-        return BinCollator(pad_token_id, rows=max(1, tokens // (_SHAPES * BinCollator.length)))
-    shapes = {"multiple": LENGTHS_OF, "longest": longest(config), "min_pairs": 2} if recipe.compile is True else {}
-    return PairCollator(pad_token_id, **shapes)
+    if not uses_bins(recipe, accelerator):
+        return PairCollator(pad_token_id)
+    tokens = optimization.tokens_per_batch // (accelerator.num_processes * optimization.gradient_accumulation_steps)
+    return BinCollator(pad_token_id, rows=max(1, tokens // (_SHAPES * BinCollator.length)))
 
 
 def _check_lengths(
     config: PreTrainedConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]
 ) -> None:
     """UserError, before hours of training rather than after, if a sentence exceeds learned positions."""
-    limit = longest(config)
-    if limit is None:
+    if config.position_embedding_type != "learned":
         return
+    limit = config.max_position_embeddings
     for split in set(pairs) - {"train"}:
         with as_user_error(f"the {split} split: ", ValueError):
             tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1)

@@ -20,19 +20,17 @@ from torch.utils._triton import has_triton
 from train_on_processes import count_graphs
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.data.batches import PairCollator
+from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.model import masking
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import compilation, graphs
 from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import (
-    LENGTHS_OF,
     compile_layers,
     example_batch,
     is_compiled,
     is_recorded,
-    longest,
     uses_bins,
 )
 from modeling_scratch.training.fused_loss import fused_cross_entropy
@@ -79,8 +77,9 @@ def test_a_width_of_heads_that_is_a_usual_length_makes_no_more_graphs(encoder_he
     compile_layers(model, backend="eager")
     model(**example_batch(model, torch.device("cpu"))).loss.backward()
     for length in (8, 16, 24, 32):
-        ids, positions = torch.ones(3, length, dtype=torch.long), torch.arange(length)[None]
-        model(input_ids=ids, attention_mask=ids, position_ids=positions, labels=ids).loss.backward()
+        collate = BinCollator(0, rows=3)
+        collate.length = length
+        model(**collate([([5] * length, [5] * length)] * 3)).loss.backward()
     assert counters["stats"]["unique_graphs"] == 2
 
 
@@ -192,19 +191,6 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     for found, expected in zip(compiled, eager, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     assert not any("_orig_mod" in name for name in model.state_dict())
-
-
-def test_learned_positions_are_not_rounded_beyond_their_end(make_model):
-    model = make_model(position_embedding_type="learned", max_position_embeddings=20)
-    collate = PairCollator(0, multiple=LENGTHS_OF, longest=longest(model.config), min_pairs=2)
-    for length, padded in ((15, 16), (16, 16), (17, 20), (20, 20)):
-        batch = collate([([5] * length, [5] * 3)])
-        assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, padded)
-        assert batch["position_ids"].shape == (1, padded)
-        assert batch["labels"].shape == (2, 8)
-        assert model(**batch).loss.isfinite()
-    assert model(**example_batch(model, torch.device("cpu"))).loss.isfinite()
-    assert longest(make_model().config) is None
 
 
 def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):

@@ -187,9 +187,7 @@ def test_a_run_resumes_in_another_layout(first, option, tmp_path, monkeypatch):
     def run(layout: str, **more) -> None:
         with monkeypatch.context() as patch:
             if layout == "bins":
-                patch.setattr(
-                    inputs, "make_collator", lambda recipe, accelerator, pad, config: BinCollator(pad, rows=2)
-                )
+                patch.setattr(inputs, "make_collator", lambda recipe, accelerator, pad: BinCollator(pad, rows=2))
             quick_run(tmp_path / "run", *options, **more)
 
     with monkeypatch.context() as patch:
