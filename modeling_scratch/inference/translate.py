@@ -79,7 +79,7 @@ class Translator:
             source, target = load_tokenizers(names[0], revision=commits[0])
             model = load_translator(names[0], revision=commits[0])
         to = {} if dtype is None else {"dtype": getattr(torch, dtype)}
-        return cls(model.to(device=best_device(), **to), source, target)  # type: ignore[arg-type]
+        return cls(model.to(device=best_device(), **to), source, target)
 
     @property
     def limit(self) -> int:
