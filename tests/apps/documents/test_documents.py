@@ -223,7 +223,7 @@ def test_a_document_without_its_format_is_lines(folder, tmp_path, monkeypatch, c
     ("format", "text", "message"),
     [
         ("html", b"<p>\xff", "error: standard input: not valid UTF-8 (invalid start byte at byte 3)\n"),
-        ("srt", b"text", "error: standard input: it has no subtitles in the format SRT\n"),
+        ("srt", b"text", "error: standard input: no subtitles in SRT format\n"),
     ],
 )
 def test_input_that_is_not_a_document_is_refused(format, text, message, folder, monkeypatch, capsys):

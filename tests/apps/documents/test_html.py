@@ -8,7 +8,6 @@ from stand_ins import Shouting, backwards
 
 from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.documents.paragraphs import Translated
-from modeling_scratch.errors import UserError
 
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><title>Cats &amp; dogs</title><meta charset=utf-8><meta name="description" content='About us'>
@@ -132,7 +131,7 @@ def test_elements_too_deep_within_others_are_not_placed():
 
 
 def test_many_tags_that_do_not_end():
-    with pytest.raises(ValueError, match="more than 200 tags or comments that do not end"):
+    with pytest.raises(ValueError, match="more than 200 tags or comments are not closed"):
         translate_document("<!--" * 5000, "html", Shouting())
 
 
@@ -141,11 +140,6 @@ def test_many_tags_that_do_not_end():
 )
 def test_nothing_in_a_comment_is_translated(part):
     assert translate_document(f"<p>{part} Text</p>", "html", Shouting()) == f"<p>{part} TEXT</p>"
-
-
-def test_a_reference_that_python_refuses_to_read():
-    with pytest.raises(UserError, match="a character reference of too many digits: '&#9"):
-        translate_document(f"<p>A &#{'9' * 5_000};</p>", "html", Shouting())
 
 
 @pytest.mark.parametrize("text", ["caf&#233es", "R&#D", "R&#D;", "&#x;", "a &# b"])

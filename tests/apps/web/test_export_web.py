@@ -251,7 +251,7 @@ def test_tokens_are_located_even_if_decoding_adds_spaces():
 def test_the_page_cuts_text_as_the_service_does():
     text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
     page = (ROOT / "modeling_scratch/apps/web/page/page.js").read_text()
-    script = page[page.index("const SAYS_SOMETHING") : page.index("// The same with offsets")]
+    script = page[page.index("const TRANSLATABLE") : page.index("// The parts with offsets")]
     script += f"console.log(JSON.stringify(cut({json.dumps(text)}, 'en')))"
     parts = json.loads(subprocess.run(["node", "-e", script], capture_output=True, check=True).stdout)
     assert "".join(part for part, _ in parts) == text

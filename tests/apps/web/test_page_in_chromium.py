@@ -211,6 +211,6 @@ def test_a_missing_file_is_named(missing, serve, browser, tmp_path):
 def test_a_sentence_that_is_too_long_does_not_stop_the_others(one_file, visit):
     page = visit(one_file)
     page.fill("#source", f"{'cat ' * 100}\n{SENTENCES[0]}")
-    sync_api.expect(page.locator("#status")).to_contain_text("and the model takes 60")
+    sync_api.expect(page.locator("#status")).to_contain_text("but the model takes 60")
     assert page.locator("#target .failed").count() == 1
     assert page.locator("#target .word").count() > 0
