@@ -1,4 +1,4 @@
-"""Exported tokenizers do the same in JavaScript as in Python."""
+"""Exported tokenizers work the same in JavaScript as in Python."""
 
 import json
 import subprocess
@@ -15,8 +15,8 @@ from modeling_scratch.loading import load_tokenizers
 
 
 @needs_runtime
-def test_javascript_ignores_invisible_characters_too(tmp_path):
-    """With the tokenizer alone, as other projects use it."""
+def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
+    """Without the page's own code, as other projects use it."""
     tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
     tokenizer.save_pretrained(tmp_path)
     script = f"""
@@ -33,8 +33,8 @@ def test_javascript_ignores_invisible_characters_too(tmp_path):
 
 
 @pytest.mark.parametrize("setting", [None, True, False])
-def test_spaces_before_punctuation_are_kept_as_in_python(setting, tmp_path):
-    """JavaScript removes them by default; this kind of tokenizer always keeps them."""
+def test_spaces_before_punctuation_stay_if_they_do_in_python(setting, tmp_path):
+    """JavaScript removes them by default; in Python, our tokenizers keep them with any setting."""
     make_folder(tmp_path / "model", updates=1)
     path = tmp_path / "model" / "tokenizer_config.json"
     config = json.loads(path.read_text())
