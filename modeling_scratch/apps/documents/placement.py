@@ -45,6 +45,8 @@ def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | Non
 
 
 class _Placement:
+    """Chooses positions in the translation for a paragraph's markup. Ranges are pairs of a start and an end."""
+
     def __init__(self, paragraph: Paragraph, translated: Translated, write: Write, raw: Callable[[Markup], str]):
         self.paragraph, self.write, self.raw = paragraph, write, raw
         self.source, self.target = paragraph.text, translated.text.strip()
@@ -71,7 +73,7 @@ class _Placement:
 
     # Elements, by words
 
-    def _words_under(self, element: Element) -> tuple[int, int]:
+    def _enclosed_words(self, element: Element) -> tuple[int, int]:
         """The source words that an element encloses at least in part."""
         first = bisect_right(self.source_words, element.start, key=lambda span: span[1])
         return first, bisect_left(self.source_words, element.end, key=lambda span: span[0])
@@ -92,12 +94,12 @@ class _Placement:
             around: the source words of the enclosing element.
         """
         elements = [node for node in nodes if isinstance(node, Element)]
-        under = [self._words_under(element) for element in elements]
+        enclosed = [self._enclosed_words(element) for element in elements]
         free = list(range(*words)) if elements else []  # sorted
         chosen: list[tuple[int, int] | None] = []
-        for index, sources in enumerate(under):
+        for index, sources in enumerate(enclosed):
             # A word that belongs to two elements goes to the first.
-            first = max(sources[0], under[index - 1][1]) if index else sources[0]
+            first = max(sources[0], enclosed[index - 1][1]) if index else sources[0]
             is_all = sources == around and len(elements) == 1
             run = words if is_all else self._longest_run(range(first, sources[1]), free)
             chosen.append(run)
@@ -106,14 +108,14 @@ class _Placement:
         done = bounds[0]
         for index, element in enumerate(elements):
             run, (low, high) = chosen[index], bounds
-            if run is None and index and under[index][1] <= under[index - 1][1]:
+            if run is None and index and enclosed[index][1] <= enclosed[index - 1][1]:
                 run, low = chosen[index - 1], done  # within the last word of the previous element
             elif run is None:
-                run = self._nearest_free(under[index][0], free, words[0])
+                run = self._nearest_free(enclosed[index][0], free, words[0])
             chosen[index] = run
             begin, done = self._characters(element, *run, low, high)
             self.ranges[id(element)] = begin, done
-            self._place(element.nodes, run, (begin, done), under[index])
+            self._place(element.nodes, run, (begin, done), enclosed[index])
 
     def _longest_run(self, sources: range, free: list[int]) -> tuple[int, int] | None:
         """
@@ -170,7 +172,7 @@ class _Placement:
             position = min(max(low, least), greatest)
             return position, position
         text = self.source[element.start : element.end]
-        first, last = self._words_under(element)
+        first, last = self._enclosed_words(element)
         before = self.source[self.source_words[first][0] : element.start]
         after = self.source[element.end : self.source_words[last - 1][1]]
         if before or after:
@@ -202,7 +204,7 @@ class _Placement:
 
     # Atoms
 
-    def _spot(self, atom: Atom, source: tuple[int, int], low: int, high: int) -> tuple[int, bool]:
+    def _position_of(self, atom: Atom, source: tuple[int, int], low: int, high: int) -> tuple[int, bool]:
         """
         The position in the target where an atom goes, and whether it belongs to what follows.
 
@@ -214,11 +216,11 @@ class _Placement:
             return low, True
         if atom.at >= source[1]:
             return high, False
-        spot, is_before = self._spot_by_words(atom)
-        return min(max(spot, low), high), is_before
+        position, is_before = self._position_by_words(atom)
+        return min(max(position, low), high), is_before
 
-    def _spot_by_words(self, atom: Atom) -> tuple[int, bool]:
-        """The same, by the word before the atom."""
+    def _position_by_words(self, atom: Atom) -> tuple[int, bool]:
+        """The position and whether the atom belongs to what follows, according to the word before the atom."""
         number = bisect_left(self.source_words, atom.at, key=lambda span: span[0]) - 1
         start, end = self.source_words[number]
         rest, begun = self.source[atom.at : end], self.source[start : atom.at]
@@ -247,34 +249,34 @@ class _Placement:
     ) -> str:
         """The target from `low` to `high`, with markup. `source` is the corresponding range of source characters."""
         ranges = sorted(self.ranges[id(node)] for node in nodes if isinstance(node, Element))
-        places: list[tuple[int, int, Atom | Element, bool]] = []
+        positions: list[tuple[int, int, Atom | Element, bool]] = []
         for order, node in enumerate(nodes):
             if isinstance(node, Element):
-                places.append((self.ranges[id(node)][0], order, node, False))
+                positions.append((self.ranges[id(node)][0], order, node, False))
                 continue
-            last = places[-1] if places and isinstance(places[-1][2], Atom) else None
-            if last and last[2].at == node.at and not node.space_before:  # directly after another
-                places.append((last[0], order, node, last[3]))
+            last = positions[-1] if positions and isinstance(positions[-1][2], Atom) else None
+            if last and last[2].at == node.at and not node.space_before:  # directly after another atom
+                positions.append((last[0], order, node, last[3]))
                 continue
-            spot, is_before = self._spot(node, source, low, high)
-            number = bisect_left(ranges, (spot,)) - 1  # of the last element that starts before the atom
-            spot = max(spot, ranges[number][1]) if number >= 0 else spot
-            places.append((spot, order, node, is_before))
+            position, is_before = self._position_of(node, source, low, high)
+            number = bisect_left(ranges, (position,)) - 1  # of the last element that starts before the atom
+            position = max(position, ranges[number][1]) if number >= 0 else position
+            positions.append((position, order, node, is_before))
         parts, done = [], low
-        for spot, _, node, is_before in sorted(places, key=lambda each: each[:2]):
-            spot = max(spot, done)  # an element without words may lie within another
-            parts.append(self._text(done, spot, within))
-            done = spot
+        for position, _, node, is_before in sorted(positions, key=lambda each: each[:2]):
+            position = max(position, done)  # an element without words may lie within another
+            parts.append(self._text(done, position, within))
+            done = position
             if isinstance(node, Element):
-                done = max(spot, self.ranges[id(node)][1])
-                parts.append(self._element(node, spot, done, within))
+                done = max(position, self.ranges[id(node)][1])
+                parts.append(self._element(node, position, done, within))
             else:
                 raw = "".join(map(self.raw, node.markup))
                 written = "".join(parts[-2:])  # either part may be empty
                 before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
                 before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
                 after = is_before and node.space_after
-                after |= raw[-1:].isalnum() and self.target[spot : min(spot + 1, high)].isalnum()
+                after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
                 parts.append(" " * before + raw + " " * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)

@@ -62,11 +62,12 @@ def _tokens(text: str) -> Iterator[Token]:
             beginning = _LINE_BEGINS.match(line)
             shown = _TAG.sub("", line).strip()
             marks, line = (beginning.group(), line[beginning.end() :]) if beginning else ("", line)
-            is_pause = number == 0 and (begin - ended > _LONGEST_PAUSE or begin < ended)
-            is_new = is_pause or not last_line or not shown or _SPEAKER_BEGINS.match(shown)
-            is_new = is_new or (number == 0 and _SENTENCE_END.search(last_line))
+            is_cue = number == 0  # the first line of one
+            is_new = not last_line or not shown or _SPEAKER_BEGINS.match(shown)
+            if is_cue:
+                is_new = is_new or begin - ended > _LONGEST_PAUSE or begin < ended or _SENTENCE_END.search(last_line)
             if between + marks:
-                kind, is_cue = "break" if is_new else "fold", number == 0
+                kind = "break" if is_new else "fold"
                 yield Markup(kind, between + marks, ends_elements=is_cue, stays=is_cue or bool(marks))
             kept = line.rstrip("\n")
             yield from _line(kept)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import pytest
 from conftest import read_metrics
@@ -98,12 +98,12 @@ def test_one_line_is_written_for_each_line(run, expected):
         assert run(text) == (0, output, "")
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"batch_tokens": 80}], ids=str)
-def test_lines_keep_their_order_in_batches_of_any_size(options, run, expected, monkeypatch):
+def test_lines_keep_their_order_across_batches_and_windows(run, expected, monkeypatch):
     monkeypatch.setattr(text_input, "WINDOW", 5)
     few, translated = SENTENCES[:6], expected[:6]
     assert len(set(translated)) > 3
-    assert run(lines(*few, "", *few[::-1]), **options)[1] == lines(*translated, "", *translated[::-1])
+    for options in ({}, {"batch_size": 3}):
+        assert run(lines(*few, "", *few[::-1]), **options)[1] == lines(*translated, "", *translated[::-1])
 
 
 def test_search_options_are_those_of_generate(run, folder):
@@ -308,24 +308,6 @@ def test_lines_are_translated_as_they_arrive(folder, expected, tmp_path):
     process.stdin.close()
     assert process.stdout.read().decode().splitlines() == [expected[3], "", expected[4]]
     assert process.child.end() == 0
-
-
-def test_windows_of_a_pipe_have_whole_lines():
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as source, patch.object(sys, "stdin", io.TextIOWrapper(source)):
-        text, asked = text_input.TextInput(None), []
-        assert (text.total, text.is_terminal) == (None, False)
-        windows = text.windows(1024, lambda: asked.append(True))
-        os.write(writing, b"a\nb\nc")
-        assert next(windows) == [b"a", b"b"]
-        os.write(writing, b"d\n")
-        assert next(windows) == [b"cd"]
-        os.write(writing, b"\n" * 2000 + b"e")
-        os.close(writing)
-        rest = list(windows)
-        assert [line for window in rest for line in window] == [b""] * 2000 + [b"e"]
-        assert max(map(len, rest)) == 1024
-        assert len(asked) <= 2 + len(rest)
 
 
 def test_lines_that_cannot_be_translated_are_left_empty(run, expected):

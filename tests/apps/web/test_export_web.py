@@ -20,7 +20,6 @@ from conftest import ROOT, SHALLOW, every_choice_and_variant
 from pages import generated, in_node, needs_runtime
 from search_cases import enliven
 from texts import TEXTS
-from transformers import BertTokenizer
 from translators import CORPUS, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
@@ -204,24 +203,12 @@ def test_any_text_is_encoded_as_in_python(model, in_one_process):
     assert in_one_process["ids"] == tokenize(source, ENCODED, None)
 
 
-def bert(folder):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "well", "##s", "known", "-", "."]
-    BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(folder)
-    return adopt_tokenizer(str(folder))
-
-
-def of_tiktoken(folder):
+@needs_runtime
+def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_python(model, page, tmp_path):
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b"the": 257, b" the": 258}
     encoding = tiktoken.Encoding("x", pat_str=r" ?\w+|\W", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 259})
-    from_tiktoken(encoding).save_pretrained(folder)
-    return adopt_tokenizer(str(folder))
-
-
-@needs_runtime
-@pytest.mark.parametrize("make", [bert, of_tiktoken])
-def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
-    """Even if its end token is not in its vocabulary."""
-    tokenizer, texts = make(tmp_path / "tokenizer"), ["The cat.", "the well-known cats", "the thé"]
+    from_tiktoken(encoding).save_pretrained(tmp_path / "tokenizer")
+    tokenizer, texts = adopt_tokenizer(str(tmp_path / "tokenizer")), ["The cat.", "the well-known cats", "the thé"]
     folder = shutil.copytree(model, tmp_path / "model")
     tokenizer.save_pretrained(folder)
     whole = with_runtime(page, tmp_path / "page")
