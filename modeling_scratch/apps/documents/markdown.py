@@ -17,8 +17,9 @@ from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
-_BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
-_BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
+# At the beginning of a line: text that may mark a block, up to where a backslash prevents it; and text that does.
+_BEFORE_BACKSLASH = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
+_BLOCK_MARKER = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
 # Not part of the text beside them: markers of alerts and footnotes, ids of headings, attributes of blocks.
 _BESIDE_TEXT = re.compile(
     r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|^[ \t]*(\{:[^{}\n]*\})[ \t]*$"
@@ -42,23 +43,23 @@ _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
 def read_markdown(text: str) -> Document:
     """Read CommonMark with tables and strikethrough. Titles, and descriptions of images, are translated too."""
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
-    places = list(_Reader(text, begin).places())
+    regions = list(_Reader(text, begin).regions())
 
     def joined(found: list[str]) -> str:
         parts, done = [], 0
-        for (start, end, _), written in zip(places, found, strict=True):
+        for (start, end, _), written in zip(regions, found, strict=True):
             parts += [text[done:start], written]
             done = end
         return "".join(parts) + text[done:]
 
-    return read_regions([region for _, _, region in places], joined)
+    return read_regions([region for _, _, region in regions], joined)
 
 
 def write_markdown(text: str, written: dict[str, str]) -> str:
     """Escape markup, and write characters that were entities in the source as these entities."""
     escaped = {match.start() for match in _ESCAPED.finditer(text)}
     return "".join(
-        written.get(character) or "\\" * (place in escaped) + character for place, character in enumerate(text)
+        written.get(character) or "\\" * (index in escaped) + character for index, character in enumerate(text)
     )
 
 
@@ -72,11 +73,11 @@ def _begin(source: str, written: str) -> str:
     Escape the beginning of a text where it would start a list, heading or quote; not if the source begins with the same
     marker, as in the heading "## 1. Begin".
     """
-    match, marker, known = _BLOCK_BEGINS.match(written), _BEGINS_A_BLOCK.match(written), _BEGINS_A_BLOCK.match(source)
+    before, marker, known = _BEFORE_BACKSLASH.match(written), _BLOCK_MARKER.match(written), _BLOCK_MARKER.match(source)
     is_known = known is not None and marker is not None and known.group() == marker.group()
-    if match is None or is_known or (_BLOCK_BEGINS.match(source) and marker is None):
+    if before is None or is_known or (_BEFORE_BACKSLASH.match(source) and marker is None):
         return written
-    return f"{written[: match.end()]}\\{written[match.end() :]}"
+    return f"{written[: before.end()]}\\{written[before.end() :]}"
 
 
 def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
@@ -94,6 +95,7 @@ class _Reader:
 
     def __init__(self, text: str, begin: int):
         self.text, self.begin = text, begin
+        # Where each line starts.
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
         self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         # Addresses of every kind are accepted, since nothing is rendered.
@@ -130,8 +132,8 @@ class _Reader:
 
         ruler.at(name, watched)
 
-    def places(self) -> Iterator[tuple[int, int, Region]]:
-        """Each region, in document order, after its start and end in the text."""
+    def regions(self) -> Iterator[tuple[int, int, Region]]:
+        """The start and end of each region in the text, and the region, in document order."""
         env: dict = {}
         # The parser would replace these characters; spaces keep the length.
         blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
@@ -198,6 +200,8 @@ class _Reader:
             start = end
 
     def _tokens(self, content: str, where: list[int]) -> Iterator[Token]:
+        """The tokens of a block of text."""
+
         def raw(start: int, end: int) -> str:
             return self.text[where[start] : where[end]]
 
@@ -233,6 +237,7 @@ class _Reader:
         yield from self._literal(content, where, done, len(content))
 
     def _literal(self, content: str, where: list[int], start: int, end: int) -> Iterator[Text]:
+        """Text without markup. Each | is separate, since a table cell has it as `\\|`."""
         for match in re.finditer(r"[^|]+|\|", content[start:end]):
             first, last = start + match.start(), start + match.end()
             yield Text(self.text[where[first] : where[last]], match.group())
