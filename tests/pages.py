@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,14 +29,13 @@ def in_node(page: Path, texts=(), cases=()) -> dict:
         cases: pairs of a sentence to translate and the options for it.
     """
     # Only V8's baseline compiler: optimizing the runtime would take far longer than these translations.
-    done = subprocess.run(
-        ["node", "--liftoff-only", HERE / "translate.mjs", page],
-        input=json.dumps({"texts": texts, "cases": cases}),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    return node("--liftoff-only", HERE / "translate.mjs", page, input=json.dumps({"texts": texts, "cases": cases}))
+
+
+def node(*arguments, **options) -> Any:
+    """Run Node.js. Returns the JSON that it prints."""
+    done = subprocess.run(["node", *arguments], capture_output=True, text=True, timeout=600, **options)
+    assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 

