@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -43,11 +44,9 @@ def links(folder, pairs) -> list[str]:
     return [pharaoh(aligner.align([source], [target])[0]) for source, target in pairs]
 
 
-class Stderr(io.StringIO):
-    is_terminal = False
-
+class Terminal(io.StringIO):
     def isatty(self):
-        return self.is_terminal
+        return True
 
 
 def without_cuts(stderr: str) -> str:
@@ -55,28 +54,28 @@ def without_cuts(stderr: str) -> str:
     return re.sub(r"warning: .*(was|were) cut at .*\n", "", stderr)
 
 
-@pytest.fixture
-def run(folder, monkeypatch):
-    """The command: its exit code, output and standard error."""
-
-    def run(text: bytes = b"", model=folder, **options) -> tuple[int, bytes, str]:
-        output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
-        monkeypatch.setattr(sys, "stdout", output)
-        monkeypatch.setattr(sys, "stderr", Stderr())
-        code = 0
-        try:
-            translate.main(str(model), **options)
-        except SystemExit as stop:
-            code = stop.code
-        output.flush()
-        return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
-
-    return run
+def run_translate(patch, model, text: bytes = b"", stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
+    """`scratch translate` in this process: its exit code, output and standard error."""
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+    patch.setattr(sys, "stdout", output)
+    patch.setattr(sys, "stderr", stderr())
+    code = 0
+    try:
+        translate.main(str(model), **options)
+    except SystemExit as stop:
+        code = stop.code
+    output.flush()
+    return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
 
 
 def lines(*texts: str) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    return partial(run_translate, monkeypatch, folder)
 
 
 def columns(output: bytes) -> list[list[str]]:
@@ -249,14 +248,13 @@ def test_bad_input_is_one_line_on_stderr_before_translating(options, message, ru
     assert error.count("\n") == 1
 
 
-def test_only_terminals_get_a_progress_bar(run, expected, monkeypatch):
+def test_only_terminals_get_a_progress_bar(run, expected):
     text, output = lines(*SENTENCES[:3], ""), lines(*expected[:3], "")
     assert run(text) == (0, output, "")
-    monkeypatch.setattr(Stderr, "is_terminal", True)
-    code, found, stderr = run(text)
+    code, found, stderr = run(text, stderr=Terminal)
     assert (code, found) == (0, output)
     assert "4/4" in stderr
-    assert run(text, quiet=True) == (0, output, "")
+    assert run(text, stderr=Terminal, quiet=True) == (0, output, "")
 
 
 def test_a_closed_pipe_and_ctrl_c_end_the_command_without_a_traceback(folder, tmp_path):
@@ -331,12 +329,13 @@ def test_a_bad_line_ends_a_stream_after_the_lines_before_it_and_their_warnings(f
     assert re.search("error: standard input, line 5: .*60", process.child.said)
 
 
-def test_a_line_longer_than_in_training_is_reported_once(run, folder, tmp_path):
+def test_a_line_longer_than_in_training_is_reported_once(folder, tmp_path, monkeypatch):
     copy = shutil.copytree(folder, tmp_path / "model")
     settings = json.loads((copy / "generation_config.json").read_text())
     (copy / "generation_config.json").write_text(json.dumps(settings | {"longest_training_source": 3}))
     (tmp_path / "text").write_bytes(lines("", SENTENCES[0]))
-    stderr = run(model=copy, input=str(tmp_path / "text"))[2]  # a file's lines are checked before they are translated
+    # A file's lines are checked before they are translated, and not reported again.
+    stderr = run_translate(monkeypatch, copy, input=str(tmp_path / "text"))[2]
     assert re.fullmatch(r"warning: line 2: \d+ tokens; .* more than 3,.*\n", stderr)
 
 
