@@ -1,21 +1,20 @@
 """What all formats share: line ends, places of marks and tags, time, and the command."""
 
-import io
 import random
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from conftest import ROOT
 from lxml import etree
 from stand_ins import always, backwards, changed
-from translators import SENTENCES, by_hand, one_vocabulary
+from translators import SENTENCES, by_hand, lines, one_vocabulary, run_translate
 
 from modeling_scratch.apps.documents import FORMATS, translation
 from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.documents.paragraphs import Translated, translate_paragraphs
-from modeling_scratch.commands import translate
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from readers import HOSTILE, READERS, hostile, seconds
@@ -25,8 +24,8 @@ CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_byte_order_mark_and_line_ends_stay(format):
-    lines = f"{CUE * (format == 'srt')}One line\nand more.\n\n"
-    windows, old = lines.replace("\n", "\r\n"), lines.replace("\n", "\r")
+    unix = f"{CUE * (format == 'srt')}One line\nand more.\n\n"
+    windows, old = unix.replace("\n", "\r\n"), unix.replace("\n", "\r")
     for text in ("", f"\ufeff{windows}", windows.replace("more.\r", "more."), old.replace("more.\r", "more.\n")):
         assert changed(text, format, str.upper)[0] == text.upper()
 
@@ -158,19 +157,8 @@ def test_markup_is_well_formed_with_any_links(seed):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """The command: its exit code, output and standard error."""
-
-    def run(text: bytes = b"", **options) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-        code = 0
-        try:
-            translate.main(str(one_vocabulary()), **options)
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return run
+def run(monkeypatch):
+    return partial(run_translate, monkeypatch, one_vocabulary())
 
 
 def test_command_translates_a_document_from_stdin_and_from_a_file(run, tmp_path):
@@ -179,7 +167,7 @@ def test_command_translates_a_document_from_stdin_and_from_a_file(run, tmp_path)
     heading, body = heading.strip(), " ".join(rest).strip()  # the model may end a translation with a space
     page = "<h1>{}</h1>\n<p>{}</p>\n"
     _, output, _ = run(page.format(first, f"{second} {third}").encode(), format="html")
-    assert output == page.format(heading, body)
+    assert output.decode() == page.format(heading, body)
     (tmp_path / "x.srt").write_text(f"{CUE}{first}\n")
     run(format="srt", input=str(tmp_path / "x.srt"), output=str(tmp_path / "y.srt"))
     assert (tmp_path / "y.srt").read_text() == f"{CUE}{heading}\n"
@@ -188,7 +176,7 @@ def test_command_translates_a_document_from_stdin_and_from_a_file(run, tmp_path)
 def test_a_document_without_a_format_is_translated_as_lines_with_a_warning(run, tmp_path):
     (tmp_path / "x.md").write_text(SENTENCES[0])
     _, output, stderr = run(input=str(tmp_path / "x.md"))
-    assert output == f"{by_hand(one_vocabulary(), SENTENCES[:1])[0]}\n"
+    assert output == lines(*by_hand(one_vocabulary(), SENTENCES[:1]))
     assert "--format markdown" in stderr
     assert "--format" not in run(input=str(tmp_path / "x.md"), format="lines")[2]
 
@@ -196,7 +184,7 @@ def test_a_document_without_a_format_is_translated_as_lines_with_a_warning(run, 
 @pytest.mark.parametrize(("format", "text", "message"), [("html", b"<p>\xff", "UTF-8"), ("srt", b"text", "SRT")])
 def test_input_in_another_format_is_refused(format, text, message, run):
     code, output, stderr = run(text, format=format)
-    assert (code, output, stderr.count("\n")) == (2, "", 1)
+    assert (code, output, stderr.count("\n")) == (2, b"", 1)
     assert message in stderr
 
 

@@ -1,13 +1,12 @@
 """Paragraphs: where sentences end, the white space around them, and paragraphs in the command."""
 
-import io
 import shutil
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sentencex import segment
-from translators import SENTENCES, by_hand, two_vocabularies
+from translators import SENTENCES, by_hand, lines, run_translate, two_vocabularies
 
 from modeling_scratch.apps.documents.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.commands import translate
@@ -96,19 +95,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch, capsys):
-    """The command: its exit code, output and standard error."""
-
-    def run(text: str, model=folder, **options) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        code = 0
-        try:
-            translate.main(str(model), **options)
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return run
+def run(folder, monkeypatch):
+    return partial(run_translate, monkeypatch, folder)
 
 
 def test_a_paragraph_may_be_longer_than_the_model_takes(folder, run):
@@ -116,7 +104,8 @@ def test_a_paragraph_may_be_longer_than_the_model_takes(folder, run):
     text = "  ".join(sentences[:10]) + "\r\n\n \n" + " ".join(sentences[10:]) + "\n"
     assert all(len(paragraph.split()) > 60 for paragraph in text.split("\r\n\n"))  # the model takes 60 tokens
     expected = by_hand(folder, SENTENCES[:6]) * 3
-    assert run(text, format="text")[1] == "  ".join(expected[:10]) + "\r\n\n \n" + " ".join(expected[10:]) + "\n"
+    found = run(text.encode(), format="text")[1].decode()
+    assert found == "  ".join(expected[:10]) + "\r\n\n \n" + " ".join(expected[10:]) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -126,26 +115,28 @@ def test_the_same_text_is_translated_in_every_format(folder, run, format, page):
     given = ["12:30", "2024", "3,5", SENTENCES[0], "?!", "...", "\N{GRINNING FACE}", "\N{EM DASH}"]
     expected = [*by_hand(folder, given[:4]), *given[4:]]
     assert len({*given, *expected}) == 12
-    assert run("".join(map(page.format, given)), format=format)[1] == "".join(map(page.format, expected))
+    found = run("".join(map(page.format, given)).encode(), format=format)[1].decode()
+    assert found == "".join(map(page.format, expected))
 
 
 def test_a_sentence_that_is_too_long_is_an_error_or_stays(folder, run):
     long = "b " * 60 + "."
-    text = f"{SENTENCES[0]}  {long}\n{SENTENCES[1]}\n"
+    text = lines(f"{SENTENCES[0]}  {long}", SENTENCES[1])
     code, output, stderr = run(text, format="text")
-    assert (code, output) == (2, "")
+    assert (code, output) == (2, b"")
     assert "sentence 2: " in stderr
     first, second = by_hand(folder, SENTENCES[:2])
     code, output, stderr = run(text, format="text", keep_going=True)
-    assert (code, output) == (0, f"{first}  {long}\n{second}\n")
+    assert (code, output) == (0, lines(f"{first}  {long}", second))
     assert "sentence 2: " in stderr
 
 
-def test_the_source_language_of_paragraphs_must_be_known(run):
-    code, _, stderr = run("A.\n", two_vocabularies(), format="text")
+def test_the_source_language_of_paragraphs_must_be_known(monkeypatch):
+    run = partial(run_translate, monkeypatch, two_vocabularies(), b"A. B.\n", format="text")
+    code, _, stderr = run()
     assert code == 2
     assert "--language" in stderr
-    assert run("A. B.\n", two_vocabularies(), format="text", language="en", max_new_tokens=2)[0] == 0
+    assert run(language="en", max_new_tokens=2)[0] == 0
     named = {"source_lang": "ROMANCE", "target_lang": "zh"}
     assert translate._languages(named, "text", None) == ("ROMANCE", "zh")
     assert translate._languages(named, "text", "fr") == ("fr", "zh")

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from unittest.mock import Mock
@@ -15,10 +14,18 @@ from unittest.mock import Mock
 import pytest
 from conftest import read_metrics
 from transformers import GenerationConfig
-from translators import SENTENCES, Translating, by_hand, same_rows, two_vocabularies
+from translators import (
+    SENTENCES,
+    Translating,
+    by_hand,
+    lines,
+    run_translate,
+    same_rows,
+    two_vocabularies,
+    without_cuts,
+)
 
 from modeling_scratch.apps.translate import lines as text_input
-from modeling_scratch.commands import translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.inference.alignments import Aligner, pharaoh
 from modeling_scratch.inference.translate import Translation, Translator
@@ -47,30 +54,6 @@ def links(folder, pairs) -> list[str]:
 class Terminal(io.StringIO):
     def isatty(self):
         return True
-
-
-def without_cuts(stderr: str) -> str:
-    """Without warnings about translations that were cut: this model often reaches the maximum length."""
-    return re.sub(r"warning: .*(was|were) cut at .*\n", "", stderr)
-
-
-def run_translate(patch, model, text: bytes = b"", stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
-    """`scratch translate` in this process: its exit code, output and standard error."""
-    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
-    patch.setattr(sys, "stdout", output)
-    patch.setattr(sys, "stderr", stderr())
-    code = 0
-    try:
-        translate.main(str(model), **options)
-    except SystemExit as stop:
-        code = stop.code
-    output.flush()
-    return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
-
-
-def lines(*texts: str) -> bytes:
-    return "".join(f"{text}\n" for text in texts).encode()
 
 
 @pytest.fixture
