@@ -1,9 +1,10 @@
-"""What the tests of exported pages share: running a page's translator in Node, and what `generate()` says."""
+"""For tests of exported pages: their translator in Node, and the translations of `generate()`."""
 
 import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from modeling_scratch.apps.web import runtime
 from modeling_scratch.loading import load_tokenizers, load_translator
 
 HERE = Path(__file__).parent / "apps" / "web"
-# The tests fetch nothing: `make` has put the runtime into its cache if there is npm.
+# Tests download nothing: `make` puts the runtime into its cache if npm is installed.
 HAS_RUNTIME = shutil.which("node") is not None and all(
     (runtime.cache_folder() / Path(name).name).is_file() for package in runtime.PACKAGES for name in package.files
 )
@@ -21,30 +22,31 @@ needs_runtime = pytest.mark.skipif(not HAS_RUNTIME, reason="needs Node.js, and s
 
 def in_node(page: Path, texts=(), cases=()) -> dict:
     """
+    Encode and translate with a page's translator.
+
     Args:
         texts: to encode.
-        cases: sentences to translate and the options to do it with.
+        cases: pairs of a sentence to translate and the options for it.
     """
-    # V8's baseline compiler alone: the optimizing one takes far longer over the runtime than these translations do.
-    done = subprocess.run(
-        ["node", "--liftoff-only", HERE / "translate.mjs", page],
-        input=json.dumps({"texts": texts, "cases": cases}),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    # Only V8's baseline compiler: optimizing the runtime would take far longer than these translations.
+    return node("--liftoff-only", HERE / "translate.mjs", page, input=json.dumps({"texts": texts, "cases": cases}))
+
+
+def node(*arguments, **options) -> Any:
+    """Run Node.js. Returns the JSON that it prints."""
+    done = subprocess.run(["node", *arguments], capture_output=True, text=True, timeout=600, **options)
+    assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
 def until_the_end(row: list[int], ends: list[int]) -> list[int]:
-    """A row without what fills it up to the length of the longest one."""
+    """A row of tokens without padding."""
     last = next((place for place, token in enumerate(row) if token in ends), len(row))
     return row[: last + 1]
 
 
 def generated(folder: Path, sentences: list[str], **settings) -> list[list[dict]]:
-    """What `generate()` makes of each sentence alone: the tokens and the text of each translation."""
+    """The translations of each sentence by `generate()`, one sentence at a time: tokens and text."""
     model = load_translator(str(folder)).eval()
     source, target = load_tokenizers(str(folder))
     found = []

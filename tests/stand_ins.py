@@ -1,24 +1,32 @@
-"""Translators whose translations are known, for documents."""
+"""Documents with known translations."""
 
-from modeling_scratch.apps.documents.paragraphs import Translated
+from collections.abc import Callable, Sequence
+
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated, TranslateParagraphs
 
 
-class Shouting:
-    """Writes all in capitals, without links, and remembers what it was given."""
+def changed(text: str, format: str, change: Callable[[str], str] = str) -> tuple[str, list[str]]:
+    """A document with a function of each paragraph as its translation, without links; and the paragraphs."""
+    read: list[str] = []
 
-    def __init__(self):
-        self.given: list[str] = []
+    def translate(paragraphs: list[str]) -> list[Translated]:
+        read.extend(paragraphs)
+        return [Translated(change(paragraph)) for paragraph in paragraphs]
 
-    def __call__(self, paragraphs: list[str]) -> list[Translated]:
-        self.given += paragraphs
-        return [Translated(paragraph.upper()) for paragraph in paragraphs]
+    return translate_document(text, format, translate), read
+
+
+def always(text: str, links: Sequence[tuple[int, int]] = ()) -> TranslateParagraphs:
+    """Translates every paragraph by the same text."""
+    return lambda paragraphs: [Translated(text, list(links)) for _ in paragraphs]
 
 
 def backwards(paragraphs: list[str]) -> list[Translated]:
-    """The words of each paragraph in capitals from the last to the first, with true links."""
+    """The words of each paragraph in capitals from the last to the first, with their links."""
     found = []
     for paragraph in paragraphs:
         words = paragraph.upper().split()
-        links = [(place, len(words) - 1 - place) for place in range(len(words))]
+        links = [(index, len(words) - 1 - index) for index in range(len(words))]
         found.append(Translated(" ".join(reversed(words)), links))
     return found

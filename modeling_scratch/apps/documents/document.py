@@ -1,4 +1,4 @@
-"""Read a document of any format into paragraphs of plain text, and write it with their translations."""
+"""Reads a document of any format into paragraphs of plain text, and writes it with their translations."""
 
 import re
 import statistics
@@ -19,7 +19,7 @@ class Document:
 
     Args:
         paragraphs: its text, without markup.
-        write: returns the document with each paragraph's translation in its place; may be called again with others.
+        write: returns the document with each paragraph replaced by its translation. May be called several times.
     """
 
     paragraphs: list[str]
@@ -28,7 +28,7 @@ class Document:
 
 def read_document(text: str, format: str) -> Document:
     """
-    Read a document. A byte order mark and the kinds of line breaks are kept.
+    Read a document. Writing it restores its byte order mark and its line breaks.
 
     Args:
         format: a key of FORMATS.
@@ -50,7 +50,7 @@ def read_document(text: str, format: str) -> Document:
 
 
 def _with_ends(text: str, ends: list[str]) -> str:
-    """A text with these line breaks; with the most frequent one if it has more or fewer lines than there were."""
+    """A text with these line breaks instead of "\\n"; if it has more or fewer lines, with the most frequent one."""
     if len(set(ends)) < 2 or text.count("\n") != len(ends):
         return text.replace("\n", statistics.mode(ends)) if ends else text
     parts = text.split("\n")
@@ -59,10 +59,10 @@ def _with_ends(text: str, ends: list[str]) -> str:
 
 def translate_document(text: str, format: str, translate: TranslateParagraphs) -> str:
     """
-    Translate a document's text. Arguments and errors are those of `read_document`.
+    Translate a document. The other arguments, and errors, are those of `read_document`.
 
     Args:
-        translate: called once with all paragraphs of the document, as plain text without markup.
+        translate: called once, with all paragraphs of the document as plain text.
     """
     document = read_document(text, format)
     return document.write(translate(document.paragraphs))

@@ -1,4 +1,4 @@
-"""Markdown: translates paragraphs, headings, lists, quotes and tables; everything else stays as written."""
+"""Markdown: translates paragraphs, headings, lists, quotes and tables; everything else stays as it is."""
 
 import re
 from collections.abc import Iterator
@@ -11,23 +11,24 @@ from markdown_it.token import Token as Block
 
 from ...languages import is_translatable
 from .document import Document
-from .html import html_tokens, is_footnote, shielded, write_html
+from .html import html_tokens, is_footnote, with_protected_merged, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
-_BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
-_BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
-# Markers of alerts and footnotes, ids of headings, and attributes of a block are not part of the text beside them.
-_APART = re.compile(
+# At the beginning of a line: text that may mark a block, up to where a backslash prevents it; and text that does.
+_BEFORE_BACKSLASH = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
+_BLOCK_MARKER = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
+# Not part of the text beside them: markers of alerts and footnotes, ids of headings, attributes of blocks.
+_BESIDE_TEXT = re.compile(
     r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|^[ \t]*(\{:[^{}\n]*\})[ \t]*$"
     r"|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z",
     re.MULTILINE,
 )
 _ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture or code
-# Attributes, as {: .x }; and LaTeX between dollar signs: on one line without a word of ordinary text, unlike sums
-# of money, or between two with a sign of LaTeX.
+# Attributes such as {: .x }, and LaTeX: between $ on one line without an ordinary word, which distinguishes it from
+# sums of money, or between $$ with a \, ^, _ or =.
 _WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
 _ATOMS = re.compile(
     rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
@@ -40,47 +41,47 @@ _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
 
 
 def read_markdown(text: str) -> Document:
-    """Read CommonMark with tables and strikethrough. Image descriptions, and titles, are translated too."""
+    """Read CommonMark with tables and strikethrough. Titles, and descriptions of images, are translated too."""
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
-    places = list(_Reader(text, begin).places())
+    regions = list(_Reader(text, begin).regions())
 
     def joined(found: list[str]) -> str:
         parts, done = [], 0
-        for (start, end, _), written in zip(places, found, strict=True):
+        for (start, end, _), written in zip(regions, found, strict=True):
             parts += [text[done:start], written]
             done = end
         return "".join(parts) + text[done:]
 
-    return read_regions([region for _, _, region in places], joined)
+    return read_regions([region for _, _, region in regions], joined)
 
 
 def write_markdown(text: str, written: dict[str, str]) -> str:
-    """Text in which nothing is markup, with entities for characters that were entities in the source."""
+    """Escape markup, and write characters that were entities in the source as these entities."""
     escaped = {match.start() for match in _ESCAPED.finditer(text)}
     return "".join(
-        written.get(character) or "\\" * (place in escaped) + character for place, character in enumerate(text)
+        written.get(character) or "\\" * (index in escaped) + character for index, character in enumerate(text)
     )
 
 
 def write_cell(text: str, written: dict[str, str]) -> str:
-    """`write_markdown` within a table cell."""
+    """`write_markdown` for table cells."""
     return write_markdown(text, written | {"|": "\\|"})
 
 
 def _begin(source: str, written: str) -> str:
     """
-    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source begins with the
-    same marker, as in the heading "## 1. Begin".
+    Escape the beginning of a text where it would start a list, heading or quote; not if the source begins with the same
+    marker, as in the heading "## 1. Begin".
     """
-    match, marker, known = _BLOCK_BEGINS.match(written), _BEGINS_A_BLOCK.match(written), _BEGINS_A_BLOCK.match(source)
+    before, marker, known = _BEFORE_BACKSLASH.match(written), _BLOCK_MARKER.match(written), _BLOCK_MARKER.match(source)
     is_known = known is not None and marker is not None and known.group() == marker.group()
-    if match is None or is_known or (_BLOCK_BEGINS.match(source) and marker is None):
+    if before is None or is_known or (_BEFORE_BACKSLASH.match(source) and marker is None):
         return written
-    return f"{written[: match.end()]}\\{written[match.end() :]}"
+    return f"{written[: before.end()]}\\{written[before.end() :]}"
 
 
 def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    """The parser's rule for link reference definitions, without footnotes."""
+    """The parser's rule for link reference definitions, except for footnotes."""
     return not state.src.startswith("[^", state.bMarks[first] + state.tShift[first]) and reference(
         state, first, last, silent
     )
@@ -88,24 +89,25 @@ def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
 
 class _Reader:
     """
-    Finds the regions of a text. The parser gives the lines of each block; the rules that it applies within the block
-    give the positions of the markup.
+    Finds the regions of a text. The parser reports the lines of each block. It reports no positions within a block, so
+    its rules are wrapped to record where they apply.
     """
 
     def __init__(self, text: str, begin: int):
         self.text, self.begin = text, begin
+        # Where each line starts.
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
         self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-        # Nothing is rendered: addresses of every kind stay as they are.
+        # Addresses of every kind are accepted, since nothing is rendered.
         self.parser.validateLink = lambda url: True
         self.parser.normalizeLink = self.parser.normalizeLinkText = lambda url: url
-        # Blocks first. Literal text is not joined, so that each token comes from one rule.
+        # Blocks are parsed first. Text is not joined, so that each token comes from one rule.
         self.parser.disable(["inline", "text_join", "fragments_join"])
         for rule in self.parser.inline.ruler.get_active_rules():
             if rule != "text":
                 self._watch(rule)
         self.parser.block.ruler.at("reference", _reference)
-        self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, its tokens
+        self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, tokens
 
     def _watch(self, name: str) -> None:
         """Record where a rule applies."""
@@ -116,23 +118,24 @@ class _Reader:
             if silent:
                 return rule(state, silent)
             start, before = state.pos, len(self.found)
-            count = len(state.tokens) + (name in _DELIMITERS and bool(state.pending))  # text before it comes first
+            # Delimiters first turn pending text into a token.
+            count = len(state.tokens) + (name in _DELIMITERS and bool(state.pending))
             label = -1
             if name == "link" and state.src[start] == "[":
                 label = state.md.helpers.parseLinkLabel(state, start, True)
             applies = rule(state, silent)
             if applies:
-                if name == "image":  # positions found within its label are relative to the label
+                if name == "image":  # positions within its label are relative to the label
                     del self.found[before:]
                 self.found.append((name, start, state.pos, label, state.tokens[count:]))
             return applies
 
         ruler.at(name, watched)
 
-    def places(self) -> Iterator[tuple[int, int, Region]]:
-        """Where each region starts and ends in the text, and the region, in document order."""
+    def regions(self) -> Iterator[tuple[int, int, Region]]:
+        """The start and end of each region in the text, and the region, in document order."""
         env: dict = {}
-        # Same length, but without the characters that the parser would replace.
+        # The parser would replace these characters; spaces keep the length.
         blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
         row, column, is_cell = 0, 0, False
         for block in blocks:
@@ -143,7 +146,7 @@ class _Reader:
             elif block.type == "html_block":
                 content = block.content.rstrip("\n")
                 if where := self._where(content, block.map[0]):
-                    tokens = shielded(list(self._html(content, where)))
+                    tokens = with_protected_merged(list(self._html(content, where)))
                     yield where[0], where[-1], Region(tokens, write_html)
             elif block.type == "inline" and block.content:
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
@@ -152,11 +155,11 @@ class _Reader:
                 column = where[-1]
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
-                tokens = shielded(list(self._tokens(block.content, where)))
+                tokens = with_protected_merged(list(self._tokens(block.content, where)))
                 yield where[0], where[-1], Region(tokens, write_cell if is_cell else write_markdown, _begin)
 
     def _where(self, content: str, first: int) -> list[int] | None:
-        """The positions in the text of a block's characters, and of its end; None if they are unknown."""
+        """The position in the text of each of a block's characters, and of its end; None if unknown."""
         where: list[int] = []
         for number, line in enumerate(content.split("\n"), start=first):
             start, end = self.lines[number], self.lines[number + 1] - 1
@@ -169,7 +172,7 @@ class _Reader:
         return where
 
     def _cell(self, content: str, row: int, after: int) -> list[int] | None:
-        """The same for a table cell: the first match in its row after a position in the text."""
+        """The same for a table cell: its first occurrence in its row after a position in the text."""
         written = content.replace("|", "\\|")
         begin = self.text.find(written, max(after, self.lines[row]), self.lines[row + 1])
         if begin < 0:
@@ -182,7 +185,7 @@ class _Reader:
     # Tokens of a block
 
     def _html(self, content: str, where: list[int]) -> Iterator[Token]:
-        """The tokens of an HTML block, with the markers of quotes and lists between its lines."""
+        """The tokens of an HTML block, including markers of quotes and lists between its lines."""
         start = 0
         for token in html_tokens(content):
             end = start + len(token.raw)
@@ -197,11 +200,13 @@ class _Reader:
             start = end
 
     def _tokens(self, content: str, where: list[int]) -> Iterator[Token]:
+        """The tokens of a block of text."""
+
         def raw(start: int, end: int) -> str:
             return self.text[where[start] : where[end]]
 
         marks: list[tuple[int, int, list[Token]]] = []
-        for match in _APART.finditer(content):
+        for match in _BESIDE_TEXT.finditer(content):
             start, end = match.span(match.lastindex)
             marks.append((start, end, [Markup("break", raw(start, end))]))
         for match in _ATOMS.finditer(content):
@@ -214,7 +219,7 @@ class _Reader:
                 tokens = [Markup("atom", raw(start, end))]
             else:
                 closing = raw(label, end)
-                if closing in ("]", "][]"):  # the text is also the label of the reference
+                if closing in ("]", "][]"):  # the text is also the reference's label, which must stay
                     closing = f"][{' '.join(text.split())}]"
                 marks.append((start, start + 1, [Markup("open", "[", "link")]))
                 start, tokens = label, [Markup("close", closing, "link", _title(closing))]
@@ -232,13 +237,14 @@ class _Reader:
         yield from self._literal(content, where, done, len(content))
 
     def _literal(self, content: str, where: list[int], start: int, end: int) -> Iterator[Text]:
+        """Text without markup. Each | is separate, since a table cell has it as `\\|`."""
         for match in re.finditer(r"[^|]+|\|", content[start:end]):
             first, last = start + match.start(), start + match.end()
             yield Text(self.text[where[first] : where[last]], match.group())
 
 
 def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
-    """The tokens of the text that a rule has parsed, except for links."""
+    """The tokens of text parsed by a rule other than that for links."""
     types = {block.type for block in blocks}
     if name in _DELIMITERS:
         return _delimiters(blocks)
@@ -257,7 +263,7 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
 
 
 def _delimiters(blocks: list[Block]) -> list[Token]:
-    """Tokens of asterisks, underscores and tildes: those that delimit something, and those that are literal."""
+    """The tokens of asterisks, underscores and tildes, which are delimiters or text."""
     tokens: list[Token] = []
     for block in blocks:
         if block.nesting:
@@ -269,7 +275,7 @@ def _delimiters(blocks: list[Block]) -> list[Token]:
 
 
 def _description(raw: str, label: str) -> tuple[Slot, ...]:
-    """The slot of an image's description, if this is plain text and not also the label of a reference."""
+    """The slot of an image's description, if it is plain text and not also the label of a reference."""
     end = 2 + len(label)
     is_name = raw[end + 1 :] in ("", "[]")
     if is_name or not _PLAIN_LABEL.fullmatch(label) or not has_language(label):

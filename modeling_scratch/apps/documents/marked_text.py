@@ -1,4 +1,4 @@
-"""Splits text with inline markup into paragraphs of plain text that remember where the markup was."""
+"""Turns text with inline markup into paragraphs of plain text, with the positions of the markup."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,25 +8,25 @@ from typing import ClassVar, Literal
 
 from ...languages import is_translatable
 
-# What is not language: addresses, footnote references, checkboxes of task lists.
+# Addresses, references to footnotes, checkboxes of task lists: they are never translated.
 _PROTECTED = re.compile(
     r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
     r"""(?:\([^\s<>"()]*\)|[\w/])|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
     r"""|\[\^[^\[\]\s]+\]:?|\[[ xX]\](?=\s)"""
 )
-_DEEPEST = 50  # nesting depth
+_MAX_DEPTH = 50  # of nested elements
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
 
 
 def has_language(text: str) -> bool:
-    """Whether a text has letters or digits outside addresses, footnote references and checkboxes."""
+    """Whether a text has letters or digits outside addresses, references to footnotes and checkboxes."""
     return is_translatable(_PROTECTED.sub("", text))
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text as it is written and as it reads; the two differ in entities and escapes."""
+    """Text as it is written and as it is read: `&amp;` and `&`. The two differ in entities and escapes."""
 
     raw: str
     plain: str
@@ -37,7 +37,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Slot:
-    """A human-readable part of markup, such as the description of an image."""
+    """Text within markup that is translated, such as the description of an image."""
 
     start: int  # position in the markup
     end: int
@@ -48,17 +48,17 @@ class Slot:
 @dataclass(frozen=True)
 class Markup:
     """
-    Something other than text.
+    Anything other than text.
 
     Args:
-        kind: "open" and "close" are around words; an "atom" is between words; a "break" ends a paragraph; a "fold",
-            such as a line break, may replace the space between any two words.
-        raw: as it is written.
-        name: shared by an opening and its closing.
-        is_optional: left out if it would enclose no words, since some markup cannot be empty.
-        ends_elements: of a fold: open elements are closed before it and reopened after it.
-        stays: of a fold: it is written even if the translation has no space for it.
-        is_before_letter: of a fold: only a letter may follow it, since other characters could be markup there.
+        kind: "open" and "close" enclose words; an "atom" stands between words; a "break" ends a paragraph; a "fold",
+            such as a line break, can replace the space between any two words.
+        raw: the markup as it is written.
+        name: the same for "open" and the matching "close".
+        is_optional: leave it out rather than enclose no words, since some markup must not be empty.
+        ends_elements: for a fold: close open elements before it and reopen them after it.
+        stays: for a fold: write it even if the translation has no space that it can replace.
+        is_before_letter: for a fold: put it only before a letter, since other characters could become markup.
     """
 
     kind: Literal["open", "close", "atom", "break", "fold"]
@@ -76,7 +76,7 @@ Token = Text | Markup
 
 @dataclass
 class Atom:
-    """A piece of markup between words."""
+    """Markup between words."""
 
     markup: list[Markup]
     at: int  # position in the plain text
@@ -86,18 +86,18 @@ class Atom:
 
 @dataclass
 class Element:
-    """Markup around words, from its first character to the position after its last."""
+    """Markup around words. Positions are those in the plain text."""
 
     open: Markup
     close: Markup | None = None
     start: int = -1
-    end: int = -1
+    end: int = -1  # the position after the last character
     nodes: list["Atom | Element"] = field(default_factory=list)
 
 
 @dataclass
 class Paragraph:
-    """The plain text of some tokens, with single spaces, and the positions of their markup."""
+    """The plain text of a unit, in which all white space is single spaces, and the positions of its markup."""
 
     text: str = ""
     nodes: list[Atom | Element] = field(default_factory=list)
@@ -107,13 +107,13 @@ class Paragraph:
 
 def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
     """
-    The tokens between breaks, and each break by itself. Within a unit, tags are paired; unpaired tags, and those of
-    elements nested too deeply, become breaks.
+    Split tokens at breaks; each break becomes a unit by itself. Tags that have no partner within their unit, and tags
+    of elements that are nested too deeply, become breaks.
     """
     tokens = list(tokens)
-    while loose := _loose(tokens):
-        for place in loose:
-            tokens[place] = replace(tokens[place], kind="break")
+    while unpaired := _unpaired(tokens):
+        for index in unpaired:
+            tokens[index] = replace(tokens[index], kind="break")
     unit: list[Token] = []
     for token in tokens:
         if token.kind == "break":
@@ -125,28 +125,28 @@ def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
     yield unit
 
 
-def _loose(tokens: Sequence[Token]) -> list[int]:
-    """Tags without a partner before the next break, or nested too deeply."""
-    loose, opened = [], []
-    for place, token in enumerate(tokens):
-        if token.kind == "break" or (token.kind == "open" and len(opened) == _DEEPEST):
-            loose += [*opened, place] if token.kind == "open" else opened
+def _unpaired(tokens: Sequence[Token]) -> list[int]:
+    """The indices of tags that have no partner before the next break, or are nested too deeply."""
+    unpaired, opened = [], []
+    for index, token in enumerate(tokens):
+        if token.kind == "break" or (token.kind == "open" and len(opened) == _MAX_DEPTH):
+            unpaired += [*opened, index] if token.kind == "open" else opened
             opened = []
         elif token.kind == "open":
-            opened.append(place)
+            opened.append(index)
         elif token.kind == "close":
             if all(tokens[each].name != token.name for each in opened):
-                loose.append(place)
+                unpaired.append(index)
                 continue
             while tokens[last := opened.pop()].name != token.name:
-                loose.append(last)
-    return loose + opened
+                unpaired.append(last)
+    return unpaired + opened
 
 
 def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token], list[Token]]:
-    """Split a unit into leading white space, content, and trailing white space."""
+    """Split a unit into leading white space, the rest, and trailing white space."""
     tokens = [part for token in tokens for part in _words(token)]
-    shown = [place for place, token in enumerate(tokens) if not _is_white(token)]
+    shown = [index for index, token in enumerate(tokens) if not _is_white(token)]
     first, last = (shown[0], shown[-1] + 1) if shown else (len(tokens), len(tokens))
     return tokens[:first], tokens[first:last], tokens[last:]
 
@@ -163,7 +163,7 @@ def _is_white(token: Token) -> bool:
 
 
 def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
-    """Make a paragraph from a unit's tokens."""
+    """Make a paragraph of a unit's tokens."""
     builder = _Builder()
     for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
         if is_text:
@@ -175,15 +175,15 @@ def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
 
 
 def _add_texts(texts: list[Text], builder: "_Builder") -> None:
-    """Add adjacent texts, such as the parts of an address that contains entities or escapes."""
+    """Add adjacent texts together, since an address that contains entities or escapes consists of several."""
     plain = "".join(text.plain for text in texts)
-    raws: list[str] = []  # for each character of the plain text
+    raws: list[str] = []  # as each character of the plain text is written
     for text in texts:
         is_same = text.raw == text.plain
         raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
         is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
         if not is_same and text.raw.startswith("&") and not is_common:
-            # Without a semicolon, it would swallow a letter or digit that comes to stand behind it.
+            # Without a semicolon, a letter or digit after it would become part of it.
             builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
     end = 0
     for match in _PROTECTED.finditer(plain):
@@ -198,16 +198,16 @@ class _Builder:
 
     def __init__(self):
         self.paragraph = Paragraph()
-        self._parts: list[str] = []  # the text, words and spaces
+        self._parts: list[str] = []  # words and spaces
         self._length = 0
         self._open: list[Element] = []
         self._empty: list[Element] = []  # open elements without a character yet
-        self._has_space = False  # since the last character or atom
-        self._atom: Atom | None = None  # the last, if no character has followed
-        self._had_space = False  # before the atoms since the last character
+        self._has_space = False  # after the last character or atom
+        self._atom: Atom | None = None  # the last atom, if no character has followed it
+        self._had_space = False  # before one of the atoms since the last character
 
     def finished(self) -> Paragraph:
-        """The paragraph, once everything has been added."""
+        """The paragraph, when everything has been added."""
         self.paragraph.text = "".join(self._parts)
         return self.paragraph
 
@@ -222,7 +222,7 @@ class _Builder:
         has_space = self._has_space or self._had_space
         if self._atom is not None:
             self._atom.space_after = self._has_space
-            # Without the atom, a space would come before a full stop or after a bracket.
+            # In the text without the atom, there is no space before a full stop or after a bracket.
             if not self._has_space and word[0] in _CLOSING and not self._empty:
                 has_space = False
             if not self._had_space and self._parts and self._parts[-1][-1] in _OPENING:
@@ -265,13 +265,13 @@ class _Builder:
         element.close, element.end = markup, self._length
         if element.start >= 0:
             return
-        # An element without characters becomes an atom, together with the atoms in it.
+        # An element without characters, and the atoms in it, become one atom.
         self._empty.pop()
         self._nodes().pop()
         inner = [node for node in element.nodes if isinstance(node, Atom)]
         whole = [element.open]
-        for place, node in enumerate(inner):
-            whole += [Markup("fold", " ")] * (place > 0 and node.space_before) + node.markup
+        for index, node in enumerate(inner):
+            whole += [Markup("fold", " ")] * (index > 0 and node.space_before) + node.markup
         whole.append(markup)
         if inner:
             self._atom = Atom(whole, inner[0].at, inner[0].space_before)

@@ -1,4 +1,4 @@
-"""Split text into sentences by the rules of its language, and put their translations in their places."""
+"""Splits text into sentences by the rules of its language, and puts their translations in their place."""
 
 import re
 from bisect import bisect_right
@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 from ...languages import WITHOUT_SPACES, base_language, is_translatable
 
-# What sentencex cuts: names such as .NET or System.IO.File, parameters in addresses, German ordinals ("Im 19.
-# Jahrhundert"), which these words precede.
+# Where sentencex cuts but should not: in names such as .NET or System.IO.File, before parameters in addresses, and
+# after German ordinals ("Im 19. Jahrhundert"), which follow these words.
 _REST_OF_NAME = re.compile(r"[A-Z]{2}|[A-Za-z_]+[=./]\w")
 _BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|zum|zur"
 _ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)*\.[^\S\n]+")  # of a heading or a list item
-_BLOCK = 5_000  # characters of a paragraph; a longer sentence is cut
+_BLOCK = 5_000  # characters that sentencex gets at once; a longer sentence is cut
 _CLOSING = ",;:)]}»…–—-，；："  # noqa: RUF001
 
 
 class Piece(NamedTuple):
-    """A sentence, and the white space around it; the sentence is empty where there is nothing to translate."""
+    """A sentence, and the white space around it. The sentence is empty if there is nothing to translate."""
 
     before: str
     sentence: str
@@ -29,10 +29,10 @@ class Piece(NamedTuple):
 @dataclass(frozen=True)
 class Translated:
     """
-    A translation, and which of its words translate which source words.
+    A translation, and which of its words translate which source words. Words are those of `str.split()`, from 0.
 
     Args:
-        links: pairs (source word, target word), from 0; words are those of `str.split()`. Empty if unknown.
+        links: pairs of a source word and a target word. Empty if unknown.
         starts: for each sentence of a paragraph, its first source word and its first target word. Empty if unknown.
     """
 
@@ -42,9 +42,9 @@ class Translated:
 
 
 def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
-    """Links between words at the same relative position, for a translation whose links are unknown."""
+    """Link words at the same relative positions, where links are unknown."""
     sources, targets = len(source.split()), len(target.split())
-    return [((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)]
+    return [((2 * index + 1) * sources // (2 * targets), index) for index in range(targets)]
 
 
 TranslateParagraphs = Callable[[list[str]], list[Translated]]
@@ -52,15 +52,14 @@ TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space. A part without a letter or a digit is not a
-    sentence, nor is the number at the beginning of a line of text. Punctuation that directly follows a sentence, such
-    as the colon after "Why?:", is not part of the next one.
+    Split a text into sentences; the pieces, joined, are the text. A part without a letter or digit is not a sentence,
+    nor is a number before a heading or list item ("1."). Punctuation that directly follows a sentence, such as the
+    colon after "Why?:", is not part of the next one.
 
     Args:
-        language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
-            ones for others.
+        language: a language tag. sentencex has rules for some 240 languages, and general ones for others.
     """
-    # A copy of the same length: sentencex fails on some white space, such as a no-break space before a full stop.
+    # sentencex fails on some white space, such as a no-break space before a full stop. This copy has the same length.
     plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
     pieces, start = [], 0
     for part in _rejoined(_segments(plain, base_language(language)), base_language(language)):
@@ -77,8 +76,9 @@ def cut(text: str, language: str) -> list[Piece]:
 
 def _segments(text: str, language: str) -> Iterator[str]:
     """
-    The sentences of a text as sentencex finds them, with the white space after each. Its time grows with the square of
-    the number of quotation marks, so it gets a long text in blocks; the last sentences of one begin the next.
+    The sentences that sentencex finds in a text, each with the white space after it. Its time grows with the square of
+    the number of quotation marks, so it gets long texts in blocks. Each block begins with the last sentences of the one
+    before, which may have been cut.
     """
     from sentencex import segment  # from an extra of this package
 
@@ -94,7 +94,7 @@ def _segments(text: str, language: str) -> Iterator[str]:
 
 
 def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
-    """The parts, with those together again that were cut within a name or after an ordinal."""
+    """Join parts that were cut within a name or after an ordinal."""
     held = ""
     for part in parts:
         is_name = held.endswith((".", "?")) and language not in WITHOUT_SPACES and _REST_OF_NAME.match(part)
@@ -108,11 +108,11 @@ def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
 
 
 def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[Piece]:
-    """The translated pieces. Sentences on one line are separated by a space if the target language puts one there."""
+    """The translated pieces, with a space between sentences or none, as the target language requires."""
     spaceless, written = base_language(language) in WITHOUT_SPACES, []
-    for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
+    for index, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
-        if piece.sentence and place + 1 < len(pieces) and (after == " " or not after + pieces[place + 1].before):
+        if piece.sentence and index + 1 < len(pieces) and (after == " " or not after + pieces[index + 1].before):
             after = "" if spaceless else " "
         written.append(Piece(piece.before, translation, after))
     return written
@@ -120,10 +120,10 @@ def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str)
 
 class Paragraphs:
     """
-    Paragraphs, each split into its sentences.
+    Paragraphs, split into sentences.
 
     Args:
-        language: an ISO 639 code; None: unknown, so general rules apply.
+        language: a language tag; None: unknown, so general rules apply.
     """
 
     def __init__(self, paragraphs: Sequence[str], language: str | None):
@@ -132,12 +132,12 @@ class Paragraphs:
 
     def translated(self, sentences: Iterable[Translated], language: str | None) -> list[Translated]:
         """
-        The translation of each paragraph, with links that count words from the beginning of the paragraph. White space
-        between sentences is kept.
+        The translation of each paragraph, whose links count words from the beginning of the paragraph. White space
+        stays, except that a space between sentences is added or removed as the target language requires.
 
         Args:
             sentences: the translation of each sentence.
-            language: the target's ISO 639 code; None: unknown, so sentences are separated by spaces.
+            language: the target's language tag; None: unknown, so sentences are separated by spaces.
         """
         found = iter(sentences)
         return [self._joined(row, found, language or "") for row in self.rows]
@@ -152,7 +152,7 @@ class Paragraphs:
             for (first_source, first_target), each in zip(starts, translations, strict=True)
             for source, target in each.links
         ]
-        if links:  # everything else stays, word by word
+        if links:  # untranslated words are linked to themselves
             for (first_source, first_target), piece in zip(starts, row, strict=True):
                 words = range(0 if piece.sentence else len(piece.before.split()))
                 links += [(first_source + word, first_target + word) for word in words]
@@ -166,22 +166,22 @@ def translate_paragraphs(
     target_language: str | None,
 ) -> list[Translated]:
     """
-    Translate paragraphs sentence by sentence; see `Paragraphs`.
+    Translate paragraphs sentence by sentence. Languages are tags; None: unknown. See `Paragraphs`.
 
     Args:
         translate: called once, with the sentences of all paragraphs.
     """
-    cut_up = Paragraphs(paragraphs, source_language)
-    return cut_up.translated(translate(cut_up.sentences), target_language)
+    split = Paragraphs(paragraphs, source_language)
+    return split.translated(translate(split.sentences), target_language)
 
 
 def _first_words(pieces: Sequence[Piece]) -> list[int]:
-    """For each piece, the index in the whole text of the word in which its sentence (or else its text) begins."""
+    """The index of the word in which each piece's sentence begins (its text, if it has none)."""
     text = "".join(map("".join, pieces))
     words = [match.start() for match in re.finditer(r"\S+", text)]
     numbers, start = [], 0
     for before, sentence, after in pieces:
         leading = before if sentence else before[: len(before) - len(before.lstrip())]
-        numbers.append(bisect_right(words, start + len(leading)) - 1)  # the last word that begins there or earlier
+        numbers.append(bisect_right(words, start + len(leading)) - 1)
         start += len(before) + len(sentence) + len(after)
     return numbers

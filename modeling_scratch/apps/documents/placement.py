@@ -9,18 +9,22 @@ from collections.abc import Callable, Sequence
 from .marked_text import Atom, Element, Markup, Paragraph
 from .paragraphs import Translated, guessed_links
 
-# Escapes text; the second argument has the characters that were entities in the source.
+# Escapes text. The second argument has the characters that were entities in the source, with these entities.
 Write = Callable[[str, dict[str, str]], str]
-_KEPT_BY_WORDS = "%&#@*/\\"  # punctuation, according to Unicode, that attaches to a word
+_PART_OF_WORDS = "%&#@*/\\"  # punctuation, according to Unicode
 
 
 def placed(paragraph: Paragraph, translated: Translated, write: Write, raw: Callable[[Markup], str]) -> str:
     """
     A translated paragraph with its markup.
 
-    Every element goes around one run of words, so that it occurs once and nothing crosses: the longest run of words
-    linked to those it enclosed, perhaps with unlinked words in between. Without links, the words of both sides are
-    linked in proportion.
+    Each element goes around one run of words, so that it occurs once and crosses no other element: the longest run of
+    words linked to those that it enclosed, with unlinked words between them if need be. If there are no links, words at
+    the same relative positions are linked.
+
+    Args:
+        write: escapes text.
+        raw: returns markup as it is written, with its attributes translated.
     """
     return _Placement(paragraph, translated, write, raw).written()
 
@@ -30,31 +34,33 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] == "P" and character not in _KEPT_BY_WORDS
+    return unicodedata.category(character)[0] == "P" and character not in _PART_OF_WORDS
 
 
 def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
-    """The index, from `first` on, of the number nearest to `wanted` in a sorted list; None if there is none."""
-    place = bisect_left(numbers, wanted, first)
-    near = [each for each in (place - 1, place) if first <= each < len(numbers)]
+    """The index, at least `first`, of the number nearest to `wanted` in a sorted list; None if there is none."""
+    index = bisect_left(numbers, wanted, first)
+    near = [each for each in (index - 1, index) if first <= each < len(numbers)]
     return min(near, key=lambda each: abs(numbers[each] - wanted), default=None)
 
 
 class _Placement:
+    """Chooses positions in the translation for a paragraph's markup. Ranges are pairs of a start and an end."""
+
     def __init__(self, paragraph: Paragraph, translated: Translated, write: Write, raw: Callable[[Markup], str]):
         self.paragraph, self.write, self.raw = paragraph, write, raw
         self.source, self.target = paragraph.text, translated.text.strip()
         self.source_words, self.target_words = _spans(self.source), _spans(self.target)
-        self.owned: dict[int, set[int]] = defaultdict(set)  # source word: its target words
+        self.targets_of: dict[int, set[int]] = defaultdict(set)  # the target words linked to each source word
         for source, target in translated.links or guessed_links(self.source, self.target):
-            self.owned[source].add(target)
-        self.linked = sorted(self.owned)
-        self.starts = dict(reversed(translated.starts))  # the first of several in one word
-        translating = set().union(*self.owned.values())
-        self.linked_before = [0]  # for each target word, how many before it are linked
+            self.targets_of[source].add(target)
+        self.linked_sources = sorted(self.targets_of)
+        self.starts = dict(reversed(translated.starts))  # of several sentences in one word, the first
+        linked_targets = set().union(*self.targets_of.values())
+        self.linked_before = [0]  # how many linked words precede each target word
         for word in range(len(self.target_words)):
-            self.linked_before.append(self.linked_before[-1] + (word in translating))
-        self.ranges: dict[int, tuple[int, int]] = {}  # of target characters, by id(element)
+            self.linked_before.append(self.linked_before[-1] + (word in linked_targets))
+        self.ranges: dict[int, tuple[int, int]] = {}  # of each element, by id, in target characters
         self.folds = self._placed_folds()
 
     def written(self) -> str:
@@ -67,8 +73,8 @@ class _Placement:
 
     # Elements, by words
 
-    def _words_under(self, element: Element) -> tuple[int, int]:
-        """The source words that an element covers, at least in part."""
+    def _enclosed_words(self, element: Element) -> tuple[int, int]:
+        """The source words that an element encloses at least in part."""
         first = bisect_right(self.source_words, element.start, key=lambda span: span[1])
         return first, bisect_left(self.source_words, element.end, key=lambda span: span[0])
 
@@ -80,50 +86,49 @@ class _Placement:
         around: tuple[int, int],
     ) -> None:
         """
-        Give each element its words.
+        Choose the target words for each element.
 
         Args:
-            words: the target words available.
-            bounds: the target characters available.
+            words: the range of target words available.
+            bounds: the range of target characters available.
             around: the source words of the enclosing element.
         """
         elements = [node for node in nodes if isinstance(node, Element)]
-        under = [self._words_under(element) for element in elements]
+        enclosed = [self._enclosed_words(element) for element in elements]
         free = list(range(*words)) if elements else []  # sorted
         chosen: list[tuple[int, int] | None] = []
-        for place, sources in enumerate(under):
-            # A word that two elements cover goes to the first.
-            first = max(sources[0], under[place - 1][1]) if place else sources[0]
+        for index, sources in enumerate(enclosed):
+            # A word that belongs to two elements goes to the first.
+            first = max(sources[0], enclosed[index - 1][1]) if index else sources[0]
             is_all = sources == around and len(elements) == 1
             run = words if is_all else self._longest_run(range(first, sources[1]), free)
             chosen.append(run)
             if run:
                 del free[bisect_left(free, run[0]) : bisect_left(free, run[1])]
         done = bounds[0]
-        for place, element in enumerate(elements):
-            run, (low, high) = chosen[place], bounds
-            if run is None and place and under[place][1] <= under[place - 1][1]:
-                run, low = chosen[place - 1], done  # within the last word of the previous element
+        for index, element in enumerate(elements):
+            run, (low, high) = chosen[index], bounds
+            if run is None and index and enclosed[index][1] <= enclosed[index - 1][1]:
+                run, low = chosen[index - 1], done  # within the last word of the previous element
             elif run is None:
-                run = self._nearest_free(under[place][0], free, words[0])
-            chosen[place] = run
+                run = self._nearest_free(enclosed[index][0], free, words[0])
+            chosen[index] = run
             begin, done = self._characters(element, *run, low, high)
             self.ranges[id(element)] = begin, done
-            self._place(element.nodes, run, (begin, done), under[place])
+            self._place(element.nodes, run, (begin, done), enclosed[index])
 
     def _longest_run(self, sources: range, free: list[int]) -> tuple[int, int] | None:
         """
-        The run of free target words that has the most translations of the source words. Other words in it must be
-        unlinked.
+        The run of free target words with the most links to the source words, in which no word is linked only to others.
         """
-        owned = sorted({word for source in sources for word in self.owned.get(source, ())})
+        linked = sorted({word for source in sources for word in self.targets_of.get(source, ())})
         best, most, count, start, last = None, 0, 0, 0, -1
-        for word in owned:
-            place = bisect_left(free, word)
-            if place == len(free) or free[place] != word:
+        for word in linked:
+            index = bisect_left(free, word)
+            if index == len(free) or free[index] != word:
                 continue
             is_near = last >= 0 and self.linked_before[word] == self.linked_before[last + 1]
-            if is_near and place - bisect_left(free, last) == word - last:
+            if is_near and index - bisect_left(free, last) == word - last:
                 count += 1
             else:
                 start, count = word, 1
@@ -133,29 +138,30 @@ class _Placement:
         return best
 
     def _nearest_free(self, source_word: int, free: list[int], low: int) -> tuple[int, int]:
-        """The free target word nearest to a source word's translation; no words if none is free."""
-        place = _nearest(free, self._target_of(source_word))
-        if place is None:
+        """The free target word nearest to a source word's translation, as a range; an empty range if none is free."""
+        index = _nearest(free, self._target_of(source_word))
+        if index is None:
             return low, low
-        word = free.pop(place)
+        word = free.pop(index)
         return word, word + 1
 
     def _target_of(self, source_word: int, is_last: bool = False) -> int:
-        """The first or last target word linked to a source word, or to the nearest one with a link."""
-        place = bisect_left(self.linked, source_word)
-        near = self.linked[max(place - 1, 0) : place + 1]
+        """The first or last target word linked to a source word or, if it has no links, to the nearest that has."""
+        index = bisect_left(self.linked_sources, source_word)
+        near = self.linked_sources[max(index - 1, 0) : index + 1]
         if not near:
             return 0
         least = min(abs(each - source_word) for each in near)
-        words = set().union(*(self.owned[each] for each in near if abs(each - source_word) == least))
+        words = set().union(*(self.targets_of[each] for each in near if abs(each - source_word) == least))
         return max(words) if is_last else min(words)
 
     def _characters(self, element: Element, start: int, end: int, least: int, greatest: int) -> tuple[int, int]:
         """
-        The target characters of words, with punctuation at their edges only where the source has it too.
+        The range of an element's target characters, with punctuation at its edges only where the source has it too.
 
         Args:
-            least, greatest: the bounds of the characters.
+            start, end: the range of its target words.
+            least, greatest: the range of target characters available.
         """
         if start >= end:
             low = high = self.target_words[start][0] if start < len(self.target_words) else len(self.target)
@@ -163,18 +169,19 @@ class _Placement:
             low, high = self.target_words[start][0], self.target_words[end - 1][1]
         low, high = max(low, least), min(high, greatest)
         if low >= high:
-            place = min(max(low, least), greatest)
-            return place, place
+            position = min(max(low, least), greatest)
+            return position, position
         text = self.source[element.start : element.end]
-        first, last = self._words_under(element)
+        first, last = self._enclosed_words(element)
         before = self.source[self.source_words[first][0] : element.start]
         after = self.source[element.end : self.source_words[last - 1][1]]
-        if before or after:  # part of a word stays part of a word
+        if before or after:
+            # Part of a word stays part of a word.
             same = self.target_words[start][0] + len(before)
             is_there = same >= low and self.target.startswith(text, same, high)
             if (found := same if is_there else self.target.find(text, low, high)) >= 0:
                 return found, found + len(text)
-            # and so do marks, as the colon after "**Why?**:"
+            # So does punctuation, such as the colon after "**Why?**:".
             low += len(before) * (all(map(_is_mark, before)) and self.target.startswith(before, low, high))
             high -= len(after) * (all(map(_is_mark, after)) and self.target.endswith(after, low, high))
         inner_low, inner_high = self._without_marks(low, high)
@@ -184,10 +191,10 @@ class _Placement:
         return low, high
 
     def _without_marks(self, low: int, high: int) -> tuple[int, int]:
-        """A range of target characters without punctuation and white space at its edges."""
+        """Remove punctuation and white space from the edges of a range of target characters."""
 
-        def is_edge(place: int) -> bool:
-            return _is_mark(self.target[place]) or self.target[place].isspace()
+        def is_edge(position: int) -> bool:
+            return _is_mark(self.target[position]) or self.target[position].isspace()
 
         while low < high and is_edge(low):
             low += 1
@@ -197,23 +204,23 @@ class _Placement:
 
     # Atoms
 
-    def _spot(self, atom: Atom, source: tuple[int, int], low: int, high: int) -> tuple[int, bool]:
+    def _position_of(self, atom: Atom, source: tuple[int, int], low: int, high: int) -> tuple[int, bool]:
         """
-        The target character before which an atom goes, and whether it attaches to what follows.
+        The position in the target where an atom goes, and whether it belongs to what follows.
 
         Args:
-            source: the range of source characters that the atom is within.
-            low, high: the corresponding range of target characters.
+            source: the source characters of the element that contains the atom.
+            low, high: the target characters of this element.
         """
         if atom.at <= source[0] or not self.target_words:
             return low, True
         if atom.at >= source[1]:
             return high, False
-        spot, is_before = self._spot_by_words(atom)
-        return min(max(spot, low), high), is_before
+        position, is_before = self._position_by_words(atom)
+        return min(max(position, low), high), is_before
 
-    def _spot_by_words(self, atom: Atom) -> tuple[int, bool]:
-        """The same, from the word before the atom."""
+    def _position_by_words(self, atom: Atom) -> tuple[int, bool]:
+        """The position and whether the atom belongs to what follows, according to the word before the atom."""
         number = bisect_left(self.source_words, atom.at, key=lambda span: span[0]) - 1
         start, end = self.source_words[number]
         rest, begun = self.source[atom.at : end], self.source[start : atom.at]
@@ -230,7 +237,8 @@ class _Placement:
             return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
         if not rest or self.target.endswith(rest, low, high):
-            return high - len(rest), bool(rest) and atom.space_after and not atom.space_before  # as after a bracket
+            # Directly after the bracket in "see(`a` and b)", it belongs to what follows.
+            return high - len(rest), bool(rest) and atom.space_after and not atom.space_before
         inner = self._without_marks(low, high)[1]
         return (inner if inner > low else high), False
 
@@ -239,36 +247,36 @@ class _Placement:
     def _render(
         self, nodes: Sequence[Atom | Element], source: tuple[int, int], low: int, high: int, within: list[Element]
     ) -> str:
-        """The target's characters from `low` to `high` with markup; `source` is the corresponding source range."""
+        """The target from `low` to `high`, with markup. `source` is the corresponding range of source characters."""
         ranges = sorted(self.ranges[id(node)] for node in nodes if isinstance(node, Element))
-        places: list[tuple[int, int, Atom | Element, bool]] = []
+        positions: list[tuple[int, int, Atom | Element, bool]] = []
         for order, node in enumerate(nodes):
             if isinstance(node, Element):
-                places.append((self.ranges[id(node)][0], order, node, False))
+                positions.append((self.ranges[id(node)][0], order, node, False))
                 continue
-            last = places[-1] if places and isinstance(places[-1][2], Atom) else None
-            if last and last[2].at == node.at and not node.space_before:  # directly after another
-                places.append((last[0], order, node, last[3]))
+            last = positions[-1] if positions and isinstance(positions[-1][2], Atom) else None
+            if last and last[2].at == node.at and not node.space_before:  # directly after another atom
+                positions.append((last[0], order, node, last[3]))
                 continue
-            spot, is_before = self._spot(node, source, low, high)
-            number = bisect_left(ranges, (spot,)) - 1  # the last element that starts before it
-            spot = max(spot, ranges[number][1]) if number >= 0 else spot
-            places.append((spot, order, node, is_before))
+            position, is_before = self._position_of(node, source, low, high)
+            number = bisect_left(ranges, (position,)) - 1  # of the last element that starts before the atom
+            position = max(position, ranges[number][1]) if number >= 0 else position
+            positions.append((position, order, node, is_before))
         parts, done = [], low
-        for spot, _, node, is_before in sorted(places, key=lambda place: place[:2]):
-            spot = max(spot, done)  # an element without words may lie within another
-            parts.append(self._text(done, spot, within))
-            done = spot
+        for position, _, node, is_before in sorted(positions, key=lambda each: each[:2]):
+            position = max(position, done)  # an element without words may lie within another
+            parts.append(self._text(done, position, within))
+            done = position
             if isinstance(node, Element):
-                done = max(spot, self.ranges[id(node)][1])
-                parts.append(self._element(node, spot, done, within))
+                done = max(position, self.ranges[id(node)][1])
+                parts.append(self._element(node, position, done, within))
             else:
                 raw = "".join(map(self.raw, node.markup))
-                written = "".join(parts[-2:])  # what another atom or the text ends with
+                written = "".join(parts[-2:])  # either part may be empty
                 before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
-                before |= written[-1:].isalnum() and raw[:1].isalnum()  # an address stays what it is
+                before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
                 after = is_before and node.space_after
-                after |= raw[-1:].isalnum() and self.target[spot : min(spot + 1, high)].isalnum()
+                after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
                 parts.append(" " * before + raw + " " * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
@@ -279,17 +287,17 @@ class _Placement:
             return ""
         opening, closing = self.raw(element.open), self.raw(element.close)
         beside = self.target[low - 1 : low] + self.target[high : high + 1]
-        if set(opening) == {"_"} and any(map(str.isalnum, beside)):  # which is no emphasis in Markdown
+        if set(opening) == {"_"} and any(map(str.isalnum, beside)):  # within a word, where Markdown requires *
             opening = closing = "" if any("*" in self.raw(each.open) for each in within) else "*" * len(opening)
         return opening + inner + closing
 
     def _text(self, low: int, high: int, within: list[Element]) -> str:
-        """The target's characters, escaped, with folds in place of spaces."""
+        """The target from `low` to `high`, escaped, with folds instead of spaces."""
         parts, done = [], low
-        for place in range(low, high):
-            if place in self.folds:
-                parts += [self._escaped(done, place), self._folds_at(place, within)]
-                done = place + 1
+        for position in range(low, high):
+            if position in self.folds:
+                parts += [self._escaped(done, position), self._folds_at(position, within)]
+                done = position + 1
         return "".join(parts) + self._escaped(done, high)
 
     def _escaped(self, low: int, high: int) -> str:
@@ -298,7 +306,7 @@ class _Placement:
     # Folds
 
     def _placed_folds(self) -> dict[int, list[Markup]]:
-        """The folds, by the target space that they replace, in proportion to the source."""
+        """The folds by the position of the target space that they replace, chosen in proportion to the source."""
         pairs = zip(self.target_words, self.target_words[1:], strict=False)
         every = [end for (_, end), (start, _) in pairs if start == end + 1]
         before_letters = [gap for gap in every if self.target[gap + 1].isalpha()]
@@ -307,16 +315,16 @@ class _Placement:
         for at, markup in self.paragraph.folds:
             possible = before_letters if markup.is_before_letter else every
             wanted = at * len(self.target) / len(self.source)
-            place = _nearest(possible, wanted, bisect_right(possible, gap))
-            if place is None and not markup.stays:
-                continue  # a line break less: at the end it would make an empty line
-            gap = len(self.target) if place is None else possible[place]
+            index = _nearest(possible, wanted, bisect_right(possible, gap))
+            if index is None and not markup.stays:
+                continue  # at the end, a line break would make an empty line
+            gap = len(self.target) if index is None else possible[index]
             folds.setdefault(gap, []).append(markup)
         return folds
 
-    def _folds_at(self, place: int, within: list[Element]) -> str:
+    def _folds_at(self, position: int, within: list[Element]) -> str:
         parts = []
-        for fold in self.folds.get(place, []):
+        for fold in self.folds.get(position, []):
             elements = within if fold.ends_elements else []
             parts += [self.raw(element.close) for element in reversed(elements)]
             parts.append(self.raw(fold))

@@ -7,15 +7,15 @@ from .paragraphs import Translated
 
 
 def read_plain(text: str) -> Document:
-    """Read each line of a text; line breaks of all kinds, and white space around lines, are kept."""
+    """Read each line of a text. White space around lines, and line breaks of all kinds, stay."""
     lines = text.splitlines(keepends=True)
-    places = [place for place, line in enumerate(lines) if line.strip()]
+    indices = [index for index, line in enumerate(lines) if line.strip()]
 
     def write(translations: Sequence[Translated]) -> str:
         written = list(lines)
-        for place, found in zip(places, translations, strict=True):
-            before, _, after = lines[place].partition(lines[place].strip())
-            written[place] = before + found.text + after
+        for index, found in zip(indices, translations, strict=True):
+            before, _, after = lines[index].partition(lines[index].strip())
+            written[index] = before + found.text + after
         return "".join(written)
 
-    return Document([lines[place].strip() for place in places], write)
+    return Document([lines[index].strip() for index in indices], write)

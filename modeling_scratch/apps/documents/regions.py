@@ -1,4 +1,4 @@
-"""Finds the paragraphs in the regions of a document that hold text, and writes their translations back."""
+"""Finds the paragraphs in those regions of a document that contain text, and writes their translations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Region:
     A part of a document.
 
     Args:
-        tokens: everything in it.
-        write: escapes text, so that none of it reads as markup here; see `placed`.
-        begin: given a paragraph's source and what was written for it, escapes a beginning that would read as markup.
+        tokens: all of its content.
+        write: escapes text that would be markup here; see `Write`.
+        begin: given a paragraph's source and its written translation, escapes a beginning that would be markup.
     """
 
     tokens: Sequence[Token]
@@ -30,7 +30,7 @@ class Region:
 
 @dataclass(frozen=True)
 class _Unit:
-    """The tokens between two breaks: a paragraph with its source text and the tokens around it, or no paragraph."""
+    """The tokens between two breaks: a paragraph, its source text, and the tokens around it; or no paragraph."""
 
     before: list[Token]
     paragraph: Paragraph | None = None
@@ -40,10 +40,10 @@ class _Unit:
 
 def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) -> Document:
     """
-    The document that consists of these regions, whose paragraphs are those of all regions followed by all slots.
+    Make a document of these regions. Its paragraphs are those of the regions, followed by the texts of slots.
 
     Args:
-        joined: makes the document from the written regions, with everything between them.
+        joined: makes the text of the document from the texts of the regions.
     """
     rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
@@ -64,11 +64,11 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
 
 def _written(region: Region, unit: _Unit, found: Iterator[Translated], slot_texts: dict[str, str]) -> Iterator[str]:
     """
-    The parts of a unit with its translation.
+    Write a unit with its translation.
 
     Args:
-        found: the translations of paragraphs; this unit takes the next one.
-        slot_texts: the translation of each slot's text.
+        found: the translations of paragraphs; a unit with a paragraph takes the next one.
+        slot_texts: the translation of each text in a slot.
     """
 
     def raw(token: Token) -> str:
@@ -84,14 +84,14 @@ def _written(region: Region, unit: _Unit, found: Iterator[Translated], slot_text
 
 
 def _label(tokens: Sequence[Token]) -> int:
-    """How many tokens at the beginning are a label, such as an option in code and a colon, which stays as it is."""
+    """How many tokens at the beginning are a label that is not translated, such as an option in code and a colon."""
     ends = 0
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.kind == "atom":
             continue
-        if token.kind != "text" or any(map(str.isalnum, token.plain)) or place == 0:
+        if token.kind != "text" or any(map(str.isalnum, token.plain)) or index == 0:
             break
-        ends = place + 1 if token.plain in _AFTER_LABELS or (ends == place and token.plain.isspace()) else 0
+        ends = index + 1 if token.plain in _AFTER_LABELS or (ends == index and token.plain.isspace()) else 0
     return ends
 
 

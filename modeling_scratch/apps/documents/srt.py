@@ -1,4 +1,4 @@
-"""SRT subtitles: a sentence spanning several cues is translated whole, then spread over the same cues and lines."""
+"""SRT subtitles: a sentence is translated as a whole, then spread over the cues and lines that it came from."""
 
 import re
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ from .document import Document
 from .marked_text import Markup, Text, Token
 from .regions import Region, read_regions
 
-_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")  # of the next cue
+_NEXT_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")
 _TAG = re.compile(r"<\s*+(/?)\s*+([A-Za-z]++)[^<>]*+>|\{\\[^{}]*\}|\\[Nnh]")
 _LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
 _SENTENCE_END = re.compile(r"""[.!?…。！？؟۔।॥։♪:\])]["'”“’‘»«›‹」』)]*$""")  # noqa: RUF001
 _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
-_PAUSE = 3000  # milliseconds; a sentence does not continue after a longer pause
+_LONGEST_PAUSE = 3000  # milliseconds within a sentence
 
 
 def read_srt(text: str) -> Document:
     """
-    Read subtitles, which keep their cues and times.
+    Read subtitles. Cues and their times stay.
 
-    A sentence continues over lines and cues until a cue ends with sentence-final punctuation, a new speaker begins (a
-    dash, a bracket or a note), or there is a pause of more than three seconds. Its translation is spread over its lines
-    in proportion to their lengths.
+    A sentence continues across lines and cues until a cue ends with sentence-final punctuation, someone else begins to
+    speak (a line that begins with a dash, a bracket or a note), there is a pause of more than three seconds, or cues
+    overlap. Its translation is spread over its lines in proportion to their lengths.
 
     Raises:
         UserError: the text has no cues.
@@ -33,18 +33,18 @@ def read_srt(text: str) -> Document:
 
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:
-    """The start and end of each cue in milliseconds, and of its text in characters."""
-    lines, place = [], 0  # of each timing line: start and end in the text, and the cue's times
+    """When each cue starts and ends, in milliseconds, and where its text starts and ends."""
+    lines, position = [], 0  # of each line with times: its start and end in the text, and the times
     for line in text.split("\n"):
         stamps = SubripFormat.TIMESTAMP.findall(line)
         if len(stamps) == 2:
-            lines.append((place, place + len(line), *map(SubripFormat.timestamp_to_ms, stamps)))
-        place += len(line) + 1
+            lines.append((position, position + len(line), *map(SubripFormat.timestamp_to_ms, stamps)))
+        position += len(line) + 1
     if not lines and text.strip():
-        raise UserError("it has no subtitles in the format SRT")
+        raise UserError("no subtitles in SRT format")
     cues = []
     for number, (_, start, begin, end) in enumerate(lines, start=1):
-        shown = _NUMBER.sub("", text[start : lines[number][0]]) if number < len(lines) else text[start:]
+        shown = _NEXT_NUMBER.sub("", text[start : lines[number][0]]) if number < len(lines) else text[start:]
         if shown.strip():
             start += len(shown) - len(shown.lstrip())
             cues.append((begin, end, start, start + len(shown.strip())))
@@ -62,11 +62,12 @@ def _tokens(text: str) -> Iterator[Token]:
             beginning = _LINE_BEGINS.match(line)
             shown = _TAG.sub("", line).strip()
             marks, line = (beginning.group(), line[beginning.end() :]) if beginning else ("", line)
-            is_pause = number == 0 and (begin - ended > _PAUSE or begin < ended)
-            is_new = is_pause or not last_line or not shown or _SPEAKER_BEGINS.match(shown)
-            is_new = is_new or (number == 0 and _SENTENCE_END.search(last_line))
+            is_cue = number == 0  # the first line of one
+            is_new = not last_line or not shown or _SPEAKER_BEGINS.match(shown)
+            if is_cue:
+                is_new = is_new or begin - ended > _LONGEST_PAUSE or begin < ended or _SENTENCE_END.search(last_line)
             if between + marks:
-                kind, is_cue = "break" if is_new else "fold", number == 0
+                kind = "break" if is_new else "fold"
                 yield Markup(kind, between + marks, ends_elements=is_cue, stays=is_cue or bool(marks))
             kept = line.rstrip("\n")
             yield from _line(kept)

@@ -1,4 +1,4 @@
-"""Translates a whole document for `scratch translate --format`, with all its sentences in one call."""
+"""Translates a document for `scratch translate --format`: all its sentences in one call."""
 
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ def translated_document(
     quiet: bool = False,
 ) -> str:
     """
-    Read a document, from a file or standard input (None), and translate its text from one language to the other.
+    Read a document and translate it.
 
     Args:
+        path: a file; None: standard input.
         format: a key of `FORMATS`.
+        languages: tags of source and target; None: unknown.
         settings: for `Translator.translate`.
         keep_going, quiet: see `translate_sentences`.
 
@@ -53,33 +55,33 @@ def translate_sentences(
     sentences: list[str], translator: Translator, settings: dict[str, Any], keep_going: bool, quiet: bool
 ) -> list[Translated]:
     """
-    The translation of each sentence, without line breaks and with word links. If the settings ask for no alignments,
-    links are guessed, so that markup stays with its sentence.
+    Translate sentences, with word links and without line breaks. If the settings do not ask for alignments, the links
+    are guessed, so that markup stays with its sentence.
 
     Args:
-        keep_going: leave a sentence that cannot be translated as it is, with a warning; otherwise it is an error.
+        keep_going: leave sentences that cannot be translated unchanged, with a warning; otherwise they are an error.
         quiet: show no progress bar.
 
     Raises:
-        UserError: without `keep_going`, a sentence is too long for the model; nothing has been translated yet.
+        UserError: without `keep_going`, a sentence is too long for the model. This is found before translating.
     """
     warnings, tokens = Warnings("sentence"), translator.tokenize(sentences)
     too_long, unusual = check_lengths(translator, tokens)
-    for place, what in too_long.items():
-        what = f"{what} ({beginning(sentences[place])})"
+    for index, problem in too_long.items():
+        problem = f"{problem} ({beginning(sentences[index])})"
         if not keep_going:
-            raise UserError(f"sentence {place + 1}: {what}")
-        warnings.add("{} could not be translated and stay as they are", place + 1, f"{what}; left as it is")
-        tokens[place] = []  # not translated, so it stays
-    for place, what in unusual.items():
-        warnings.add_unusual(place + 1, what)
+            raise UserError(f"sentence {index + 1}: {problem}")
+        warnings.add("{} could not be translated and stay as they are", index + 1, f"{problem}; left as it is")
+        tokens[index] = []  # makes the translator return the sentence itself
+    for index, problem in unusual.items():
+        warnings.add_unusual(index + 1, problem)
     bar = tqdm(total=len(sentences), unit=" sentences", disable=quiet or None)  # None: shown on a terminal
     with bar, as_user_error(kinds=ValueError):  # for invalid settings
         found = translator.translate(sentences, tokens, progress=bar.update, **settings)
     translated = []
-    for place, (sentence, (best, *_)) in enumerate(zip(sentences, found, strict=True)):
+    for index, (sentence, (best, *_)) in enumerate(zip(sentences, found, strict=True)):
         if best.is_cut:
-            warnings.add_cut(place + 1)
+            warnings.add_cut(index + 1)
         text = one_line(best.text)
         links = guessed_links(sentence, text) if best.weights is None else links_of(best.weights)
         translated.append(Translated(text, links))

@@ -1,1 +1,1 @@
-"""Translating lines of text, and sharing batches among worker processes."""
+"""Translates lines of text, and shares batches among worker processes."""

@@ -1,4 +1,4 @@
-"""Translates lines for `scratch translate`: those of a file, or of standard input as they arrive."""
+"""Translates lines for `scratch translate`: a file's, or those of standard input as they arrive."""
 
 import logging
 import os
@@ -20,14 +20,14 @@ from ...inference.translate import Translation, Translator
 logger = logging.getLogger(__name__)
 
 WINDOW = 1024  # lines that are translated together
-_CHUNK = 2**16  # bytes: the capacity of a pipe
-_LARGE = 2**14  # bytes of a file for which workers are worth starting
-_SHOWN = 3  # warnings of each kind that are logged one by one
+_CHUNK = 2**16  # bytes; the capacity of a pipe
+_LARGE = 2**14  # bytes; for smaller files, starting workers takes longer than it saves
+_SHOWN = 3  # warnings of each kind that are logged
 
 
 class TextInput:
     """
-    Lines without their line feeds, in windows. Only a line feed ends a line.
+    Lines without their line feeds, in windows. Only line feeds end lines.
 
     Args:
         path: a file; None: standard input.
@@ -46,7 +46,7 @@ class TextInput:
 
     def windows(self, size: int, before_waiting: Callable[[], None] = lambda: None) -> Iterator[list[bytes]]:
         """
-        Yield the lines in windows: of a file, of `size` lines; of a stream, of those available, at most `size`.
+        Yield the lines of a file `size` at a time; those of a stream as they arrive, at most `size` at a time.
 
         Args:
             before_waiting: called before a read that may block.
@@ -58,13 +58,13 @@ class TextInput:
 
 
 def _arriving(descriptor: int, size: int, before_waiting: Callable[[], None]) -> Iterator[list[bytes]]:
-    # Read ahead without limit: a program that writes all its text before it reads any output must not deadlock.
+    # Read ahead without limit, so that a program that writes all its text before it reads any output does not deadlock.
     chunks: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_read, args=(descriptor, chunks), daemon=True).start()
     rest, ended = b"", False
     while not ended:
         before_waiting()
-        # Wait for a line, but not for more of them.
+        # Wait until there is one line, and take what else has arrived.
         while not ended and (b"\n" not in rest or (rest.count(b"\n") < size and not chunks.empty())):
             chunk = chunks.get()
             rest, ended = rest + chunk, not chunk
@@ -75,8 +75,8 @@ def _arriving(descriptor: int, size: int, before_waiting: Callable[[], None]) ->
 
 def _read(descriptor: int, chunks: SimpleQueue[bytes]) -> None:
     """
-    Put chunks into a queue as they arrive, then b"". Uses `os.read`, since a thread blocked in `sys.stdin` would hold
-    its lock while Python exits.
+    Put chunks into a queue as they arrive, and b"" at the end. Uses `os.read`, since a thread that waits in `sys.stdin`
+    holds its lock, which Python needs at exit.
     """
     chunk = None
     while chunk != b"":
@@ -96,8 +96,8 @@ def _split(text: bytes) -> list[bytes]:
 
 def _size_of_stdin() -> int | None:
     """
-    The bytes in standard input if it is a regular file; None if its lines may arrive one by one; 0 if `sys.stdin` is an
-    object without a descriptor, which is then read as a whole, without workers.
+    The size in bytes of standard input if it is a regular file; None if its lines may arrive one by one. 0 for an
+    object without a descriptor in place of `sys.stdin`, which is read as a whole.
     """
     try:
         status = os.fstat(sys.stdin.fileno())
@@ -120,8 +120,11 @@ def is_large(path: Path | None) -> bool:
 @contextmanager
 def opened_output(path: Path | None) -> Iterator[TextIO]:
     """
-    Open the output before anything is translated: standard output, a device or named pipe, or a file. A file appears
-    only when it is complete, with the permissions of the one it replaces.
+    Open the output: standard output (None), a device, a named pipe, or a file. A file appears when it is complete, with
+    the permissions of the one that it replaces.
+
+    Raises:
+        UserError: the path is a folder, or its folder does not exist.
     """
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # in any locale
@@ -134,7 +137,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
-    # Resolved: writes to the target of a symbolic link, and keeps the link.
+    # Resolved, so that a symbolic link stays and its target is replaced.
     whole = written_whole(path.resolve(), only_writer=False)
     with whole as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         yield file
@@ -142,10 +145,10 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
 
 class Warnings:
     """
-    Warnings about lines or sentences: the first few of each kind at once, the total of each at the end.
+    Logs the first few warnings of each kind about lines or sentences and, at the end, how many there were.
 
     Args:
-        unit: what the numbers count.
+        unit: "line" or "sentence".
     """
 
     def __init__(self, unit: str):
@@ -154,10 +157,11 @@ class Warnings:
 
     def add(self, kind: str, number: int, message: str) -> None:
         """
-        Count a warning about the unit with this number, and log it if it is among the first of its kind.
+        Count a warning, and log it if it is among the first of its kind.
 
         Args:
-            kind: the message for all warnings of this kind, with {} for how many units they are about.
+            kind: the message at the end, with {} in place of the number of lines or sentences.
+            number: of the line or sentence, from 1.
         """
         numbers = self.numbers.setdefault(kind, [])
         numbers.append(number)
@@ -165,16 +169,16 @@ class Warnings:
             logger.warning(f"{self.unit} {number}: {message}")
 
     def add_cut(self, number: int) -> None:
-        """Warn that a translation was cut."""
+        """Warn about a translation that reached the maximum length."""
         message = "the translation was cut at the maximum length (--max-new-tokens)"
         self.add("the translations of {} were cut at the maximum length", number, message)
 
     def add_unusual(self, number: int, message: str) -> None:
-        """Warn about a sentence that is longer than all in training."""
+        """Warn about a sentence that is longer than any in training."""
         self.add("{} are longer than any sentence in training", number, message)
 
     def close(self) -> None:
-        """For each kind with suppressed warnings, log the total."""
+        """Log the total of each kind of which not all warnings were logged."""
         for kind, numbers in self.numbers.items():
             if len(numbers) > _SHOWN:
                 total = kind.format(f"{len(numbers):,} {self.unit}s")
@@ -183,43 +187,46 @@ class Warnings:
 
 def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
     """
-    What is wrong with each sentence that has too many tokens for the model, and a warning about others that are longer
-    than any in training, if the model's generation config records the longest; both by index.
+    Compare the lengths of sentences with the model's limit and with the longest in training, if the generation config
+    records it.
+
+    Returns:
+        By index, an error message for each sentence that is too long for the model, and a warning for each other one
+        that is longer than any in training.
     """
     longest = getattr(translator.model.generation_config, "longest_training_source", None)
-    problems, unusual = {}, {}
-    for place, length in enumerate(map(len, tokens)):
+    too_long, unusual = {}, {}
+    for index, length in enumerate(map(len, tokens)):
         if length > translator.limit:
-            problems[place] = f"{length} tokens, but the model takes {translator.limit}"
+            too_long[index] = f"{length} tokens, but the model takes {translator.limit}"
         elif longest is not None and length > longest:
-            unusual[place] = (
+            unusual[index] = (
                 f"{length} tokens; no training sentence had more than {longest}, so the translation may be poor"
             )
-    return problems, unusual
+    return too_long, unusual
 
 
 def _decoded(lines: Sequence[bytes], first: int) -> tuple[list[str], dict[int, str]]:
     """
-    The sentence on each line, and by index what is wrong with lines that are not UTF-8. A byte order mark at the
-    beginning of the text is dropped.
+    The sentence on each line, without a byte order mark, and by index an error message for each line that is not UTF-8.
 
     Args:
-        first: how many lines precede these.
+        first: the index of the first line in the text.
     """
     sentences, problems = [], {}
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         try:
-            sentences.append(line.decode("utf-8-sig" if first + place == 0 else "utf-8").strip())
+            sentences.append(line.decode("utf-8-sig" if first + index == 0 else "utf-8").strip())
         except UnicodeDecodeError as error:
             sentences.append("")
-            problems[place] = f"not valid UTF-8 ({error.reason})"
+            problems[index] = f"not valid UTF-8 ({error.reason})"
     return sentences, problems
 
 
 def _check_file(text: TextInput, translator: Translator) -> None:
     """
-    Raise UserError for the first line that cannot be translated. Only lines that may be too long are tokenized for
-    this: each token but the end token takes at least one byte.
+    Raise UserError for the first line that cannot be translated. Lines with fewer bytes than the model takes tokens are
+    not tokenized: each token except the end token is at least one byte.
     """
     first = 0
     for lines in text.windows(WINDOW):
@@ -229,15 +236,14 @@ def _check_file(text: TextInput, translator: Translator) -> None:
         ]
         problems |= check_lengths(translator, translator.tokenize(long))[0]
         if problems:
-            place = min(problems)
-            raise UserError(f"{text.name}, line {first + place + 1}: {problems[place]}")
+            index = min(problems)
+            raise UserError(f"{text.name}, line {first + index + 1}: {problems[index]}")
         first += len(lines)
 
 
 def _rows(translations: list[Translation], number: int, n_best: bool, scores: bool, alignments: bool) -> Iterator[str]:
     """
-    The rows written for a line, without line feeds: its translation, or its n best. `scratch translate --help` has the
-    columns.
+    The rows to write for a line: its translation, or its n best. `scratch translate --help` describes the columns.
     """
     for rank, translation in enumerate(translations, start=1):
         columns = [str(number), str(rank)] if n_best else []
@@ -269,13 +275,13 @@ def translate_lines(
     Args:
         path: a file; None: standard input.
         settings: for `Translator.translate`.
-        n_best, scores, alignments: which columns to write.
-        keep_going: leave a line that cannot be translated empty, with a warning; otherwise it is an error.
+        n_best, scores, alignments: the columns to write.
+        keep_going: write an empty line, with a warning, for a line that cannot be translated; otherwise it is an error.
         quiet: show no progress bar and no prompt.
         windows_at_once: how many windows of a file are translated together.
 
     Raises:
-        UserError: a line cannot be translated. In a file, this is found before anything is translated.
+        UserError: a line cannot be translated. In a file, this is found before translating.
     """
     text, warnings = TextInput(path), Warnings("line")
     if text.total is not None and not keep_going:
@@ -292,15 +298,15 @@ def translate_lines(
             tokens = translator.tokenize(sentences)
             too_long, unusual = check_lengths(translator, tokens)
             problems, error = dict(sorted((problems | too_long).items())), None
-            for place, what in problems.items():
-                if not keep_going:  # translate the lines before it first
-                    error = UserError(f"{text.name}, line {number + place + 1}: {what}")
-                    sentences, tokens = sentences[:place], tokens[:place]
+            for index, problem in problems.items():
+                if not keep_going:  # report it after translating the lines before it
+                    error = UserError(f"{text.name}, line {number + index + 1}: {problem}")
+                    sentences, tokens = sentences[:index], tokens[:index]
                     break
-                warnings.add("{} could not be translated and are empty", number + place + 1, f"{what}; left empty")
-                sentences[place], tokens[place] = "", []
-            for place in sorted(unusual.keys() & range(len(sentences))):
-                warnings.add_unusual(number + place + 1, unusual[place])
+                warnings.add("{} could not be translated and are empty", number + index + 1, f"{problem}; left empty")
+                sentences[index], tokens[index] = "", []
+            for index in sorted(unusual.keys() & range(len(sentences))):
+                warnings.add_unusual(number + index + 1, unusual[index])
             found = translator.translate(sentences, tokens, progress=bar.update, **settings)
             if file.isatty():
                 bar.clear()

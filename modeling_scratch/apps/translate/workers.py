@@ -1,4 +1,4 @@
-"""Worker processes that share batches, since one batch of a small model does not keep all cores busy."""
+"""Worker processes that translate batches in parallel, since a small model's batch does not keep all cores busy."""
 
 import multiprocessing
 import os
@@ -21,22 +21,22 @@ import torch
 from ...errors import UserError
 from ...inference.translate import Batch, Translations
 
-_MOST_BY_DEFAULT = 8
-_BATCHES_PER_WORKER = 4  # of a list of texts, so that all workers finish at about the same time
+_MAX_BY_DEFAULT = 8
+_BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time
 
 
 class BatchTranslator(Protocol):
-    """What a pool calls. Only one thread at a time calls it."""
+    """What a pool calls, in one thread at a time."""
 
     def translate_batch(self, texts: Sequence[str], tokens: list[list[int]], **settings) -> Translations:
-        """The translations of each text, best first."""
+        """Translate texts, given their token ids. The translations of each are returned best first."""
 
 
 @contextmanager
 def before_forking() -> Iterator[int]:
     """
-    A context in which to load models and fork workers. In it, PyTorch uses one thread, since OpenMP's threads would not
-    survive in forked processes. Its value is the number of threads used outside.
+    A context in which to load models and fork workers. PyTorch uses one thread in it, since OpenMP's threads do not
+    survive a fork. Yields the number of threads that PyTorch uses outside.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -51,30 +51,30 @@ def worker_count(asked: int | None, can_fork: bool, cores: int) -> int:
     How many workers to fork.
 
     Args:
-        asked: None: one per core, up to a limit, where workers are possible, and none elsewhere.
-        can_fork: all translators run on the CPU, in threads that forked processes can replace.
+        asked: None: one per core, at most 8, where workers are possible, and none elsewhere.
+        can_fork: whether all translators work in a forked process, as those of PyTorch on the CPU do.
 
     Raises:
-        UserError: workers are asked for, and impossible here.
+        UserError: workers are asked for where they are impossible.
     """
-    can_fork = can_fork and sys.platform == "linux"  # macOS's libraries may not survive in a forked process
+    can_fork = can_fork and sys.platform == "linux"  # some libraries of macOS do not survive a fork
     if asked and not can_fork:
         raise UserError(f"--workers {asked}: only with PyTorch on the CPU, under Linux; leave it out")
     if asked is not None:
         return asked
-    return min(cores, _MOST_BY_DEFAULT) if can_fork and cores > 1 else 0
+    return min(cores, _MAX_BY_DEFAULT) if can_fork and cores > 1 else 0
 
 
 class Pool:
     """
-    Gives each batch to a free worker, in the order of submission. Without workers, a thread of this process translates.
-    Create it inside `before_forking`, before this process has threads.
+    Gives batches to free workers, in the order of submission. Without workers, a thread of this process translates.
+    Create a pool inside `before_forking`, before this process has threads.
 
     Args:
-        translators: all that it may be asked to translate with.
+        translators: all translators that batches may be submitted for.
         count: of workers.
-        cores: which the workers share.
-        listener: a listening socket of this process alone.
+        cores: how many cores the workers share.
+        listener: a listening socket that workers must not keep open.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Pool:
         self._free: SimpleQueue[Worker | None] = SimpleQueue()  # None: all workers are lost
         for worker in self.workers:
             self._free.put(worker)
-        self.size = max(1, count)  # how many batches are translated at a time
+        self.size = max(1, count)  # batches translated at a time
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="translator")
 
     @property
@@ -95,8 +95,8 @@ class Pool:
 
     def submit(self, translator: BatchTranslator, batch: Batch, settings: dict[str, Any]) -> Future[Translations]:
         """
-        Have a batch translated. The result is that of `translator.translate_batch`, or raises its ValueError, a
-        RuntimeError that describes any other error in a worker, or WorkerLost.
+        Have a batch translated by `translator.translate_batch`. The future raises its ValueError, a RuntimeError that
+        describes any other error in a worker, or WorkerLost.
         """
         return self._threads.submit(self._translate, translator, batch, settings)
 
@@ -120,7 +120,7 @@ class Pool:
         return found
 
     def sharing(self, translator: BatchTranslator) -> dict[str, Any]:
-        """The arguments of `Translator.translate` by which the workers share its batches; none without workers."""
+        """Arguments with which `Translator.translate` gives its batches to the workers; none without workers."""
         if not self.workers:
             return {}
         return {"map_batches": partial(self._map, translator), "min_batches": _BATCHES_PER_WORKER * self.size}
@@ -132,9 +132,9 @@ class Pool:
         try:
             yield from (each.result() for each in found)
         except BaseException as error:
-            self.close()  # otherwise this process would wait for the other batches
+            self.close()  # do not wait for the other batches
             if isinstance(error, WorkerLost):
-                raise UserError(f"{error}; if it ran out of memory, --workers 0 needs less") from error
+                raise UserError(f"{error}; if memory ran out, --workers 0 needs less") from error
             raise
 
     def close(self) -> None:
@@ -145,17 +145,17 @@ class Pool:
 
 
 class WorkerLost(Exception):
-    """A worker has ended without an answer."""
+    """A worker ended without an answer."""
 
 
 class Worker:
     """
-    A process that translates one batch per call. It is forked, so it shares the models' memory. It ends with the
-    process that created it.
+    A process that translates one batch per call. It is forked, so that the models are in memory once. It ends when the
+    process that created it ends.
 
     Args:
-        threads: how many it computes with.
-        listener: a listening socket, which it closes, so that nobody can connect once this process has closed it.
+        threads: how many threads it computes with.
+        listener: a listening socket. The worker closes it, so that nobody can connect once this process has closed it.
     """
 
     def __init__(self, translators: Sequence[BatchTranslator], threads: int, listener: socket.socket | None):
@@ -165,13 +165,13 @@ class Worker:
         self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         others.close()
-        # When this process exits, before `multiprocessing` sends SIGTERM, which a worker ignores, and waits.
+        # At exit, before `multiprocessing` sends SIGTERM, which workers ignore, and waits for them.
         Finalize(self, self.process.kill, exitpriority=10)
 
     def __call__(
         self, translator: BatchTranslator, batch: Batch, settings: dict[str, Any]
     ) -> Translations | ValueError | RuntimeError:
-        """What `translator.translate_batch` returns, or the error that it raised. WorkerLost: the process has ended."""
+        """What `translator.translate_batch` returned or raised. Raises WorkerLost if the process has ended."""
         try:
             self._connection.send_bytes(pickle.dumps((self._translators.index(translator), batch, settings)))
             return pickle.loads(self._connection.recv_bytes())
@@ -191,7 +191,7 @@ def _end_with_parent() -> None:
 
 def _work(connection, translators: list[BatchTranslator], threads: int, listener: socket.socket | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A terminal sends Ctrl-C to all of its processes, and systemd SIGTERM; the parent decides what ends.
+    # Terminals send SIGINT to all of their processes, and systemd sends SIGTERM; the parent decides when workers end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if listener is not None:
@@ -202,7 +202,7 @@ def _work(connection, translators: list[BatchTranslator], threads: int, listener
         try:
             found = translators[number].translate_batch(*batch, **settings)
         except Exception as error:
-            # Not the error itself, since some cannot be pickled.
+            # Some errors cannot be pickled.
             found = ValueError(str(error)) if isinstance(error, ValueError) else RuntimeError(repr(error))
             found.add_note(f"In the worker: {traceback.format_exc()}")
         connection.send_bytes(pickle.dumps(found))

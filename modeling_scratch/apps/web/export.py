@@ -1,4 +1,4 @@
-"""Exports a model as a page that translates in the browser: a folder for any static server, or a single file."""
+"""Exports a model as a web page that translates in the browser: a folder for any static server, or a single file."""
 
 import base64
 import gzip
@@ -26,7 +26,7 @@ from .tokenizers import EXPORTED_FILES, write_tokenizers
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
 LICENSES = f"{FOLDER}/LICENSES"
-# Settings of `generate()` that no export supports, besides `NEEDS_GENERATE`.
+# Settings of `generate()` that no export supports, in addition to `NEEDS_GENERATE`.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
 
@@ -38,16 +38,17 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
     Args:
         name: a model folder or Hub name.
         quantize: store 8-bit weights.
-        license: the model's; None: the one that its folder states.
+        license: the model's; None: read it from the folder.
 
     Returns:
-        The largest difference of log-probabilities between the graphs in float32 and the model.
+        The largest difference between the log-probabilities of the graphs, in float32, and those of the model.
 
     Raises:
-        UserError: the tokenizer is of another kind, the graphs differ from the model, or the runtime is unavailable.
+        UserError: the tokenizer has no tokenizer.json, the graphs' results differ from the model's, or the runtime
+            cannot be fetched.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
-    runtime = runtime_files()  # first, since fetching them may fail
+    runtime = runtime_files()  # before anything is written, since fetching them may fail
     folder.mkdir()
     two, languages = write_tokenizers(name, folder, "a page")
     described = describe_model(model, name, languages, quantize, license)
@@ -74,7 +75,7 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
 
 
 def export_one_file(name: str, path: Path, quantize: bool = False) -> float:
-    """Write a model's page as a single file, which needs no server. Otherwise like `export_page`."""
+    """Write a model's page as a single file, which needs no server. Otherwise the same as `export_page`."""
     with temporary_folder(path.parent) as temporary:
         folder = temporary / "page"
         difference = export_page(name, folder, quantize)
@@ -100,7 +101,7 @@ def export_one_file(name: str, path: Path, quantize: bool = False) -> float:
 
 
 def read_described(folder: Path) -> dict[str, Any]:
-    """The description of the model in a page's folder; see `describe_model`."""
+    """Read model.json from a page's folder; see `describe_model`."""
     return json.loads((folder / MODEL).read_text(encoding="utf-8"))
 
 
@@ -120,12 +121,12 @@ def describe_model(
 
     Args:
         name: the folder or Hub name of the model.
-        languages: codes of source and target; empty: unknown.
-        license: the model's; None: the one that its folder states.
+        languages: tags of source and target; empty: unknown.
+        license: the model's; None: read it from the folder.
 
     Raises:
-        UserError: the model has no end token or start token, or lacks the alignment heads that its generation config
-            names.
+        UserError: the model has no start token or end token, or its generation config names alignment heads that it
+            does not have.
     """
     with as_user_error(f"{name}: ", ValueError):
         heads = alignment_heads(model)
@@ -149,13 +150,13 @@ def describe_model(
 
 
 def describe_origin(name: str, languages: list[str], license: str | None = None) -> dict[str, Any]:
-    """A model's languages, examples, and the facts recorded by its run. Arguments as in `describe_model`."""
+    """A model's languages, examples, and facts that its run recorded. The arguments are those of `describe_model`."""
     try:
         from .run_facts import examples_of, facts_of, records_of
     except ModuleNotFoundError as error:
         if explained_import(error) is None:
             raise
-        examples, facts = [], []  # a service may be installed without the extra for training
+        examples, facts = [], []  # in a service without the extra for training
     else:
         run = records_of(name)
         examples, facts = examples_of(run), facts_of(Path(name), run, license)
@@ -172,7 +173,7 @@ def exported_search(
     model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool
 ) -> SearchSettings:
     """
-    A model's search settings, for an export, with a warning of those that the export leaves out.
+    A model's search settings. Logs a warning about settings that the export ignores.
 
     Args:
         name: the folder or Hub name of the model.
@@ -180,7 +181,7 @@ def exported_search(
         keeps_phrases: whether the export can ban sequences of several tokens.
 
     Raises:
-        UserError: the model has no end token or start token.
+        UserError: the model has no start token or end token.
     """
     search = read_search(model)
     for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
@@ -192,7 +193,7 @@ def exported_search(
 
 
 def title_of_model(name: str, languages: list[str]) -> str:
-    """The model's languages in English, or the last part of its name if they are unknown."""
+    """The model's languages, such as "English to German"; if they are unknown, the last part of its name."""
     return " to ".join(map(language_name, languages)) or Path(name).name
 
 

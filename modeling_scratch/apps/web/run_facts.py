@@ -1,4 +1,4 @@
-"""What an export reports about the run that trained its model: examples to try, data, scores, license."""
+"""Facts about a model's run that exports show: example sentences, data, scores, license."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _LONGEST_EXAMPLE = 80  # characters
 
 
 def records_of(name: str) -> RunRecords | None:
-    """The records of the run whose folder this is; None for any other model."""
+    """The records of a run, if the model is a run's folder; None otherwise."""
     folder = Path(name)
     is_run = all((folder / file).is_file() for file in (RECIPE, METRICS_FILE))
     return RunRecords(folder, going_on=True) if is_run else None
@@ -26,11 +26,11 @@ def examples_of(run: RunRecords | None) -> list[str]:
 
 def facts_of(folder: Path, run: RunRecords | None, license: str | None = None) -> list[tuple[str, str]]:
     """
-    The training data, scores and license of a model: names and values, in plain text.
+    A model's training data, scores and license, as pairs of a name and a value in plain text.
 
     Args:
-        run: its records; None: the folder is no run's, so that only the license can be known.
-        license: None: as the folder says.
+        run: the records of its run; None: unknown, so that at most the license is returned.
+        license: None: read it from the folder.
     """
     facts = []
     if run is not None:

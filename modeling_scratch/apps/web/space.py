@@ -31,15 +31,15 @@ from .export import PAGE, export_page, read_described
 @contextmanager
 def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
     """
-    Write a model's page, and check that it may go to the static Space of the same name: before the model is pushed,
-    whose card will link to it. A new Space is private if the model is private or gated, since the page holds its
-    weights.
+    Write a model's page, and check that it may be pushed to the static Space that has the model's name. This comes
+    before the push of the model, whose card links to the Space. A new Space is private if the model is private or
+    gated, since the page contains its weights.
 
     Yields:
-        A function that pushes the page in one commit, to be called when the model is on the Hub.
+        A function that pushes the page in one commit, to be called after the model has been pushed.
 
     Raises:
-        UserError: as in `push` and `export_page`.
+        UserError: for the reasons of `push` and `export_page`.
     """
     with temporary_folder() as temporary:
         with limited_requests(options):
@@ -64,7 +64,7 @@ def _prepare(
     record: Record,
     card_on_hub: str | None = None,
 ) -> Prepared:
-    """The files of a page, and the card of its Space: the one on the Hub if somebody has edited it there."""
+    """The files of a page, and the Space's card: the one on the Hub if it has been edited there."""
     was_edited = card_on_hub is not None and not identifiers(card_on_hub.encode()) & record.sent
     card = card_on_hub if was_edited else _card(license, options, read_described(page)["title"])
     files = {path.relative_to(page).as_posix(): path for path in sorted(page.rglob("*")) if path.is_file()}
@@ -72,7 +72,7 @@ def _prepare(
 
 
 def _card(license: str | None, options: PushOptions, title: str) -> str:
-    """The Space's README.md, whose metadata make it a static Space of this model."""
+    """The Space's README.md, whose metadata make it a static Space linked to the model."""
     metadata = {
         "title": title,
         "emoji": "💬",

@@ -1,4 +1,4 @@
-"""Writes a model's tokenizers in the format that JavaScript reads."""
+"""Writes a model's tokenizers for JavaScript libraries."""
 
 import json
 from pathlib import Path
@@ -14,24 +14,24 @@ EXPORTED_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str]]:
     """
-    Write a model's tokenizers to an export's folder, with no files other than `EXPORTED_FILES`.
+    Write the `EXPORTED_FILES` of a model's tokenizers to a folder.
 
     Args:
         name: a model folder or Hub name.
         where: the kind of export, for messages.
 
     Returns:
-        Whether source and target have separate tokenizers, and the language codes of both; empty: unknown.
+        Whether source and target have separate tokenizers, and the language tags of both (empty: unknown).
 
     Raises:
-        UserError: a tokenizer has no tokenizer.json, because it comes from another library.
+        UserError: a tokenizer has no tokenizer.json, since it is not from the tokenizers library.
     """
     source, target = load_tokenizers(name)
     save_tokenizers(source, target, folder)
     two = target is not source
     for part, tokenizer in ((folder, source), (folder / TARGET_FOLDER, target))[: 2 if two else 1]:
         if not (part / "tokenizer.json").is_file():
-            raise UserError(f"{name}: its tokenizer is not of the tokenizers library, so {where} cannot use it")
+            raise UserError(f"{name}: the tokenizer has no tokenizer.json, which {where} needs")
         for path in part.iterdir():
             if path.is_file() and path.name not in EXPORTED_FILES:
                 path.unlink()
@@ -41,8 +41,8 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
 
 def _write_whether_spaces_are_cleaned(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    Write to a tokenizer's config whether Python's decoder removes spaces before punctuation. JavaScript's does so by
-    default, and Python's ignores some settings.
+    Write to a tokenizer's config whether decoding removes spaces before punctuation in Python, which ignores the
+    setting for some tokenizers. In JavaScript, the default is to remove them.
     """
     ids = tokenizer("a ! b 's", add_special_tokens=False).input_ids
     cleans = tokenizer.decode(ids) != tokenizer.decode(ids, clean_up_tokenization_spaces=False)

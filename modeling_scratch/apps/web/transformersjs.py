@@ -1,8 +1,8 @@
 """
 Exports a model as a folder that transformers.js loads.
 
-transformers.js runs the two ONNX graphs as if they were a BART model's: they take batches, their tensors have BART's
-names, and the decoder's cache has one tensor for each layer's keys and one for its values.
+transformers.js runs the two ONNX graphs as it would those of a BART model. They take batches, their inputs and outputs
+are named as BART's, and the decoder's cache has one tensor for each layer's keys and another for its values.
 """
 
 import json
@@ -40,17 +40,17 @@ _CONFIG_FIELDS += ("bos_token_id", "pad_token_id")
 @torch.no_grad()
 def export_transformersjs(name: str, folder: Path) -> float:
     """
-    Write a model to a new folder, with both 32-bit and 8-bit weights.
+    Write a model to a new folder, with 32-bit and with 8-bit weights.
 
     Args:
         name: a model folder or Hub name.
 
     Returns:
-        The largest difference of log-probabilities between the graphs and the model.
+        The largest difference between the log-probabilities of the graphs and those of the model.
 
     Raises:
-        UserError: transformers.js cannot run the model: it has two tokenizers or one of another kind, or the graphs'
-            results differ from the model's.
+        UserError: the model has two tokenizers, or one without tokenizer.json, or the graphs' results differ from the
+            model's.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
     folder.mkdir()
@@ -62,7 +62,7 @@ def export_transformersjs(name: str, folder: Path) -> float:
         )
     search = exported_search(model, name, _WHERE, keeps_phrases=True)
     if search.num_beams > 1:
-        logger.warning(f"transformers.js has no beam search: it decodes greedily, not with {search.num_beams} beams")
+        logger.warning(f"transformers.js has no beam search; it decodes greedily, not with {search.num_beams} beams")
     graphs = folder / _GRAPHS
     graphs.mkdir()
     export_transformersjs_graphs(model, graphs, search)
@@ -78,13 +78,13 @@ def export_transformersjs(name: str, folder: Path) -> float:
 
 
 def _config(config: ScratchConfig, search: SearchSettings) -> dict:
-    """The config for transformers.js: sizes, and a type that it runs as an encoder-decoder."""
+    """The config for transformers.js: sizes, and a model type that it knows as an encoder-decoder."""
     fields = {field: getattr(config, field) for field in _CONFIG_FIELDS}
     return {"model_type": "bart", **fields, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
 
 
 def _generation_config(search: SearchSettings) -> dict:
-    """The search settings that transformers.js supports."""
+    """The generation config, with the search settings that transformers.js supports."""
     settings = {"max_new_tokens": search.longest, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
     settings |= {"min_new_tokens": search.shortest} if search.shortest else {}
     return settings | ({"bad_words_ids": search.banned} if search.banned else {})
@@ -110,13 +110,13 @@ const translate = await pipeline("translation", "user/name-onnx", {{ dtype: "fp3
 console.log(await translate({example}, {{ max_new_tokens: {search.longest} }}));
 ```
 
-`user/name-onnx` is this folder's name on the Hub; Node.js also accepts its path, such as `./folder`. With
-`dtype: "q8"` the weights have 8 bits, a quarter of the size. The model translates single sentences: pass several as an
-array.
+`user/name-onnx` is this folder's name on the Hub; in Node.js it can also be a path, such as `./folder`. With
+`dtype: "q8"`, transformers.js loads 8-bit weights, a quarter of the size. The model translates one sentence at a time;
+pass several as an array.
 
 This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
-its `config.json` has that type because transformers.js then runs the graphs in `{_GRAPHS}` as an encoder-decoder, and
-their `last_hidden_state` contains the keys and values of cross-attention.
+its `config.json` has this type so that transformers.js runs the graphs in `{_GRAPHS}` as an encoder-decoder. Their
+`last_hidden_state` contains the keys and values of cross-attention.
 """
 
 
@@ -128,7 +128,7 @@ def _write_json(path: Path, content: dict) -> None:
 
 
 class BatchEncoderGraph(EncoderGraph):
-    """Encodes padded sentences. The batch dimension comes first, as transformers.js expects of any encoder output."""
+    """Encodes padded sentences. The batch dimension comes first, as transformers.js expects."""
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """
@@ -143,8 +143,8 @@ class BatchEncoderGraph(EncoderGraph):
 
 class BatchDecoderGraph(DecoderGraph):
     """
-    One greedy step for several sentences. transformers.js continues until all rows end in the same step, so a row that
-    has ended repeats its end token.
+    One greedy step for several sentences. A row that has ended repeats its end token, since transformers.js continues
+    until all rows end in the same step.
     """
 
     def __init__(self, model: ScratchForConditionalGeneration, ends: list[int]):
@@ -171,26 +171,26 @@ class BatchDecoderGraph(DecoderGraph):
             Logits of the next token, (rows, 1, vocabulary), and `past` with the new token.
         """
         logits, present, _ = self.step(input_ids, past, encoder_hidden_states.unbind(1), encoder_attention_mask)
-        is_later = torch.arange(past[0].shape[2] + 1)[-1:] > 0  # the start token may be an end token
+        is_later = torch.arange(past[0].shape[2] + 1)[-1:] > 0  # in the first step, the start token may be an end token
         has_ended = self.is_end[input_ids] & is_later  # (rows, 1)
         logits = logits.masked_fill(has_ended & ~self.is_end, torch.finfo(logits.dtype).min)
         return logits[:, None], *present
 
 
 def cache_names(prefix: str, layers: int) -> list[str]:
-    """The names of the decoder's cache tensors, with the prefix of inputs (past_key_values) or outputs (present)."""
+    """The names of the decoder's cache tensors. The prefix of inputs is past_key_values, that of outputs present."""
     return [f"{prefix}.{layer}.decoder.{each}" for layer in range(layers) for each in ("key", "value")]
 
 
 @torch.no_grad()
 def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder: Path, search: SearchSettings) -> None:
-    """Write both graphs of a float32 model to a folder."""
+    """Write both graphs of a model in float32 to a folder."""
     config = model.config
     heads, size = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
     layers = config.decoder_layers
-    # transformers.js begins with a cache in which batch_size is known and every other named size is 0.
+    # transformers.js creates the first cache by these names: every size except batch_size is 0.
     rows, past, source = map(torch.export.Dim, ("batch_size", "past_sequence_length", "encoder_sequence_length"))
-    # Example sizes must differ from each other and from 1, or the exporter takes them to be equal or constant.
+    # Sizes in the example must differ from each other and from 1; the exporter assumes that equal ones always are.
     ids, mask = torch.zeros(3, 5, dtype=torch.long), torch.ones(3, 5, dtype=torch.long)
     write_graph(
         BatchEncoderGraph(model),
@@ -215,7 +215,7 @@ def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder:
 
 
 class TransformersjsScorer(OnnxScorer):
-    """Scores given tokens with the graphs for transformers.js."""
+    """Scores tokens with the graphs for transformers.js."""
 
     names = (ENCODER, DECODER)
 

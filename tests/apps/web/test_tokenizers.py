@@ -1,10 +1,9 @@
-"""Exported tokenizers do the same in JavaScript as in Python."""
+"""Exported tokenizers work the same in JavaScript as in Python."""
 
 import json
-import subprocess
 
 import pytest
-from pages import needs_runtime
+from pages import needs_runtime, node
 from texts import INVISIBLE, TEXTS
 from translators import make_folder
 
@@ -15,8 +14,8 @@ from modeling_scratch.loading import load_tokenizers
 
 
 @needs_runtime
-def test_javascript_ignores_invisible_characters_too(tmp_path):
-    """With the tokenizer alone, as other projects use it."""
+def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
+    """Without the page's own code, as other projects use it."""
     tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
     tokenizer.save_pretrained(tmp_path)
     script = f"""
@@ -26,15 +25,13 @@ def test_javascript_ignores_invisible_characters_too(tmp_path):
         const tokenizer = new Tokenizer(content, config);
         console.log(JSON.stringify({json.dumps(texts)}.map((text) => tokenizer.encode(text).ids)));
     """
-    command = ["node", "--input-type=module", "-e", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [tokenizer("The cat\u200c.").input_ids] * len(texts)
+    found = node("--input-type=module", "-e", script, cwd=tmp_path)
+    assert found == [tokenizer("The cat\u200c.").input_ids] * len(texts)
 
 
 @pytest.mark.parametrize("setting", [None, True, False])
-def test_spaces_before_punctuation_are_kept_as_in_python(setting, tmp_path):
-    """JavaScript removes them by default; this kind of tokenizer always keeps them."""
+def test_spaces_before_punctuation_stay_if_they_do_in_python(setting, tmp_path):
+    """JavaScript removes them by default; in Python, our tokenizers keep them with any setting."""
     make_folder(tmp_path / "model", updates=1)
     path = tmp_path / "model" / "tokenizer_config.json"
     config = json.loads(path.read_text())

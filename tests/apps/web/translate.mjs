@@ -1,4 +1,4 @@
-// Runs an exported page's translator in Node: a JSON of {texts, cases} in, one of {ids, translations} out.
+// Runs an exported page's translator in Node. Reads {texts, cases} as JSON, and writes {ids, translations}.
 
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";

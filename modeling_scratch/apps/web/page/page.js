@@ -1,9 +1,9 @@
-// The page: sends what is typed to the worker sentence by sentence, and shows translations as words to point at.
+// The page: sends text to the worker sentence by sentence, and shows translations as words that can be pointed at.
 
 const get = (id) => document.getElementById(id);
 const [source, target, marks, status, loading] = ["source", "target", "marks", "status", "loading"].map(get);
 const WAIT = 120; // milliseconds after the last key press before the text is translated
-const LOWEST = 0.04; // weights below it are not marked
+const LOWEST = 0.04; // words with smaller weights are not marked
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -11,13 +11,13 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-// Screen readers read the status aloud, so it says only what users need to know.
+// Shows a status, which screen readers also read aloud.
 function say(text, isFailure = false) {
   status.textContent = text;
   status.classList.toggle("failure", isFailure);
 }
 
-// -- files: beside the page or, in a single-file page, compressed inside it ------------------------------------------
+// -- files: next to the page or, in a single-file page, compressed inside it -----------------------------------------
 
 const embedded = get("files") && JSON.parse(get("files").textContent);
 
@@ -28,7 +28,7 @@ async function unpacked(base64) {
 }
 
 async function fetched(name, progress) {
-  const response = await fetch(name, { cache: "no-cache" }); // a page that was exported again has files of the same names
+  const response = await fetch(name, { cache: "no-cache" }); // another export has files with the same names
   if (!response.ok) throw new Error(`the server answered ${response.status}`);
   const parts = [];
   for (const reader = response.body.getReader(); ; ) {
@@ -59,14 +59,14 @@ async function readAll(names, total) {
 
 // -- text ------------------------------------------------------------------------------------------------------------
 
-const SAYS_SOMETHING = /[\p{L}\p{N}]/u; // the same rule as in paragraphs.py
+const TRANSLATABLE = /[\p{L}\p{N}]/u; // as `is_translatable` in languages.py
 const NUMBER = /^\d+(\.\d+)*\.\s+$/; // of a heading or a list item
 const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
 
-// The language alone, de of de-AT: text is cut by its rules, and browsers know the code even if they reject the tag.
+// The language without region, de for de-AT: browsers know its code even if they reject the tag.
 const base = (tag) => tag?.split("-")[0].toLowerCase();
 
-// Cuts a text into sentences and what is between them: [text, is a sentence].
+// Cuts a text into sentences and the parts between them: [text, is a sentence].
 function cut(text, language) {
   const found = [];
   const add = (part, isSentence) => part && found.push([part, isSentence]);
@@ -77,14 +77,14 @@ function cut(text, language) {
       const sentence = segment.trim();
       add(segment.slice(0, before), false);
       const isNumber = index === 0 && segment.length < line[0].length && NUMBER.test(segment);
-      add(sentence, SAYS_SOMETHING.test(sentence) && !isNumber);
+      add(sentence, TRANSLATABLE.test(sentence) && !isNumber);
       add(segment.slice(before + sentence.length), false);
     }
   }
   return found;
 }
 
-// The same with offsets, { text, start, isSentence }, and with spaces between sentences only if the target has them.
+// The parts with offsets, { text, start, isSentence }, and with spaces between sentences if the target language has any.
 function placed(parts, target) {
   const isSpaceless = WITHOUT_SPACES.has(base(target));
   const found = [];
@@ -101,7 +101,7 @@ function placed(parts, target) {
 
 const shortened = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
 
-// Highlights words of the source behind the text field, each in proportion to its weight.
+// Highlights words behind the source's text field, in proportion to their weights.
 function mark(start = 0, from = []) {
   const text = source.value;
   const pieces = [];
@@ -118,7 +118,7 @@ function mark(start = 0, from = []) {
 
 async function copy(text) {
   try {
-    await navigator.clipboard.writeText(text); // only in pages from https, this device or a disk
+    await navigator.clipboard.writeText(text); // fails in pages served over http by other devices
     return true;
   } catch {
     getSelection().selectAllChildren(target);
@@ -175,7 +175,7 @@ class Page {
     get("direction").onchange = ({ target: { value } }) => this.use(models[value]);
     get("key").onchange = () => this.translate();
     source.addEventListener("input", () => {
-      get("time").textContent = ""; // that of another text
+      get("time").textContent = "";
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
@@ -186,7 +186,7 @@ class Page {
       const isLeft = (part) => part.isSentence && (!best(part) || best(part).problem);
       const text = this.parts.map((part) => (part.isSentence && !isLeft(part) ? best(part).text : part.text));
       const left = this.parts.filter(isLeft).length;
-      const copied = left ? `Copied; ${left} of the sentences ${left === 1 ? "is" : "are"} not translated.` : "Copied.";
+      const copied = left ? `Copied; ${left} ${left === 1 ? "sentence is" : "sentences are"} not translated.` : "Copied.";
       say((await copy(text.join(""))) ? copied : "The browser does not allow copying: select the text and copy it.");
     };
     get("beams").onchange = () => {
@@ -216,7 +216,7 @@ class Page {
 
   // Arrow keys move through the words of the translation.
   move(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // the browser's own
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // shortcuts of the browser
     const right = getComputedStyle(target).direction === "rtl" ? -1 : 1;
     const step = { ArrowRight: right, ArrowDown: 1, ArrowLeft: -right, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") this.choose(null);
@@ -241,7 +241,7 @@ class Page {
   }
 
   async translate() {
-    // The tokenizer composes letters and accents; the field does too, so that marks fall in the right places.
+    // The tokenizer composes letters and accents. Compose them in the field too, so that positions agree.
     const composed = source.value.normalize("NFC");
     if (composed !== source.value) {
       const caret = source.value.slice(0, source.selectionStart).normalize("NFC").length;
@@ -300,7 +300,7 @@ class Page {
     this.showAlternatives();
   }
 
-  // The node of a part: white space, a sentence that is not translated yet or cannot be, or the words of one.
+  // The node of a part: white space, a sentence that is not (yet) translated, or the words of a translation.
   element(part) {
     if (!part.isSentence) return document.createTextNode(part.text);
     const best = this.known.get(part.text)?.[0];
@@ -317,7 +317,7 @@ class Page {
     return element("span", { className: best.isCut ? "cut" : "" }, ...made);
   }
 
-  // Shows the hypotheses for the last sentence.
+  // Shows all translations that were found for the last sentence.
   showAlternatives() {
     const last = this.parts.findLast(({ isSentence }) => isSentence);
     const found = (this.known.get(last?.text) ?? []).filter(({ problem }) => !problem);
@@ -328,12 +328,12 @@ class Page {
       const translation = element("span", { lang: target.lang, dir: "auto" }, text);
       return element("li", {}, translation, " ", element("small", {}, score.toFixed(2)));
     });
-    const note = "Scores are the logarithm of a translation's probability. A beam finds several.";
+    const note = "Scores are logarithms of probabilities. Beam search finds several translations.";
     get("alternatives").replaceChildren(element("ol", {}, ...items), element("small", {}, note));
   }
 }
 
-// Starts a worker, and waits until it has loaded the model.
+// Starts a worker that loads the model, and waits until it has.
 async function load(model) {
   const files = await readAll(model.files, model.bytes);
   get("licenses").textContent = new TextDecoder().decode(files[model.licenses]);
@@ -348,10 +348,10 @@ async function load(model) {
   return worker;
 }
 
-// Stands in for the worker where a service translates.
+// For a page served by `scratch serve`: an object with the worker's interface, through which the service translates.
 async function connect({ isKeyNeeded, mostCharacters }) {
   const { Service } = await import("./service.js");
-  get("promise").textContent = "The text is translated on the server that this page is from.";
+  get("promise").textContent = "The text is translated on the server of this page.";
   get("licensed").hidden = true;
   get("keys").hidden = !isKeyNeeded;
   return new Service(() => get("key").value, mostCharacters);
@@ -364,7 +364,7 @@ async function start() {
   const worker = await (model.service ? connect(model.service) : load(model));
   loading.hidden = true;
   say("");
-  new Page(worker, model.directions ?? [model]); // translates at once what was typed during loading
+  new Page(worker, model.directions ?? [model]); // translates text that was typed during loading
 }
 
 start().catch((error) => {

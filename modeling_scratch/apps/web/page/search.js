@@ -1,6 +1,6 @@
-// Greedy and beam search for one sentence, with the hypotheses, ranking and stopping of Transformers' generate().
+// Greedy and beam search for one sentence. Hypotheses, ranking and stopping are those of Transformers' generate().
 
-// Masks tokens that a step may not choose: suppressed ones, and end tokens before the minimum length.
+// Masks tokens that must not be chosen: suppressed ones, and end tokens before the minimum length.
 function forbid(logProbs, rows, settings, length) {
   const size = logProbs.length / rows;
   const ends = length <= settings.minNewTokens ? settings.endTokens : [];
@@ -9,7 +9,7 @@ function forbid(logProbs, rows, settings, length) {
   }
 }
 
-// The `count` best continuations of all hypotheses, best first.
+// The `count` best continuations of the hypotheses, best first.
 function best(hypotheses, logProbs, count) {
   const size = logProbs.length / hypotheses.length;
   const found = [];
@@ -26,13 +26,13 @@ function best(hypotheses, logProbs, count) {
   return found;
 }
 
-// The hypotheses found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step, and may throw
-// to end the search.
+// Returns hypotheses, best first: { tokens, weights, score }. `checkpoint` is awaited before each step; it may throw to
+// end the search.
 export async function search(decoder, settings, checkpoint) {
-  // Greedy search is a beam of one that ends with its first hypothesis.
+  // Greedy search is beam search with one beam that ends with its first hypothesis.
   const greedy = settings.numBeams === 1 ? { lengthPenalty: 0, earlyStopping: true } : {};
   const { numBeams, lengthPenalty, earlyStopping, maxNewTokens, endTokens } = { ...settings, ...greedy };
-  // Enough continuations that at least numBeams of them remain, however many end.
+  // So many continuations that at least numBeams of them do not end.
   const width = Math.max(2, 1 + endTokens.length) * numBeams;
   let running = [{ tokens: [], weights: [], row: 0, score: 0 }];
   let finished = []; // best first
@@ -43,7 +43,7 @@ export async function search(decoder, settings, checkpoint) {
     const continuations = best(running, logProbs, width).map(({ score, token, row }) => ({
       tokens: [...running[row].tokens, token],
       weights: [...running[row].weights, weights[row]],
-      row, // of this step, which the next step continues
+      row, // in this step's outputs
       score,
       ended: length === maxNewTokens || endTokens.includes(token),
     }));

@@ -1,9 +1,9 @@
-// Translates through the service that served the page, with the same messages as worker.js.
+// Translates through the service that serves the page. Messages are those of worker.js.
 
-const TOGETHER = 16; // sentences in a request
+const TOGETHER = 16; // sentences per request
 
 export class Service {
-  // `key` returns the API key for requests.
+  // `key` returns the API key; `mostCharacters` is the limit for a request.
   constructor(key, mostCharacters) {
     Object.assign(this, { key, mostCharacters });
   }
@@ -13,7 +13,7 @@ export class Service {
     if (!text.trim()) return null;
     return this.ask("page/sentences", { text, source }).then(
       ({ parts }) => parts,
-      () => null, // the error will show when the sentences are translated
+      () => null, // the request that translates the sentences will report the error
     );
   }
 
@@ -35,7 +35,7 @@ export class Service {
     this.onmessage({ data: { done: number } });
   }
 
-  // Groups sentences into requests, within their limits.
+  // Groups sentences into requests within the limits.
   grouped(sentences) {
     const groups = [];
     let room = 0;

@@ -1,4 +1,4 @@
-// The translator: tokenizers, the model's two graphs, and which source words each translated word was made from.
+// The translator: tokenizers, the model's two graphs, and the source words that each translated word attends to.
 
 // Runs the decoder step by step. Its key/value cache is one tensor, (2 * layers, hypotheses, heads, length, head size).
 class Decoder {
@@ -8,7 +8,7 @@ class Decoder {
     this.past = new ort.Tensor("float32", new Float32Array(0), [layers, 1, heads, 0, size]);
   }
 
-  // Row i of the cache becomes the previous row rows[i].
+  // Replaces row i of the cache by row rows[i].
   reorder(rows) {
     const [layers, before, ...rest] = this.past.dims;
     if (rows.length === before && rows.every((row, index) => row === index)) return;
@@ -23,8 +23,8 @@ class Decoder {
     this.past = new this.ort.Tensor("float32", data, [layers, rows.length, ...rest]);
   }
 
-  // Returns { logProbs, (hypotheses * vocabulary); weights, each hypothesis's attention to the source, averaged over
-  // the model's alignment heads, or over all if it names none }.
+  // Returns { logProbs, weights }: a row of log-probabilities for each hypothesis, in one array; and its attention to the
+  // source, averaged over the model's alignment heads, or over all heads if it names none.
   async step(hypotheses) {
     this.reorder(hypotheses.map(({ row }) => row));
     const tokens = hypotheses.map((each) => BigInt(each.tokens.at(-1) ?? this.startToken));
@@ -37,7 +37,7 @@ class Decoder {
     this.past = present;
     const [layers, rows, heads, length] = weights.dims;
     const all = Array.from({ length: layers * heads }, (_, index) => [Math.floor(index / heads), index % heads]);
-    const chosen = this.alignmentHeads ?? all; // [layer, head] of each, from 0
+    const chosen = this.alignmentHeads ?? all; // pairs [layer, head], from 0
     const means = hypotheses.map(() => new Float32Array(length));
     for (let row = 0; row < rows; row++) {
       for (const [layer, head] of chosen) {
@@ -49,30 +49,29 @@ class Decoder {
   }
 }
 
-// What models read of a source text, as `clean` of batched_generation.py: nothing invisible, and one space for white
-// space of any kind.
+// As `clean` in batched_generation.py: removes invisible characters, and replaces white space of any kind by one space.
 const INVISIBLE = /[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]/gu;
-const WHITE_SPACE = /(?:[^\S\ufeff]|[\x1c-\x1f\x85])/gu; // as in Python
+const WHITE_SPACE = /(?:[^\S\ufeff]|[\x1c-\x1f\x85])/gu; // the characters that Python's str.isspace() accepts
 const spaced = (text) => text.replace(WHITE_SPACE, " ");
 const clean = (text) => spaced(text).replace(INVISIBLE, "").split(" ").filter(Boolean).join(" ");
 
 const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
 
-// The start and end of each token in `text`. Spaces do not count, since decoding may add some.
+// Where each token starts and ends in `text`. Only other characters than spaces count, since decoding may add spaces.
 export function spans(tokenizer, ids, text) {
   const ends = [0, ...Array.from(text.matchAll(/\S/g), ({ index }) => index + 1)];
   let end = 0;
   return ids.map((_, index) => {
     const start = end;
     const prefix = decode(tokenizer, ids.slice(0, index + 1));
-    // A character may span several tokens: until it is complete, it decodes to a replacement character.
+    // A character may consist of several tokens. Until it is complete, it decodes to a replacement character.
     const count = prefix.replace(/\s/g, "").length;
     if (!prefix.endsWith("\ufffd")) end = Math.max(ends[Math.min(count, ends.length - 1)], start);
     return [start, end];
   });
 }
 
-// The words of a text, and what is between them: [start, end, is a word].
+// The words of a text and the parts between them: [start, end, is a word].
 function words(text, tag) {
   const found = new Intl.Segmenter(tag?.split("-")[0], { granularity: "word" }).segment(text);
   return Array.from(found, ({ index, segment, isWordLike }) => [index, index + segment.length, isWordLike]);
@@ -84,12 +83,12 @@ export class Translator {
   // `model` is the content of model.json; `read` returns the bytes of another file of the export, given its name.
   static async load({ ort, Tokenizer, search }, model, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
-    // With split_special_tokens, special tokens in typed text are plain text; only decoding needs them.
+    // With split_special_tokens, the source's tokenizer must take special tokens for plain text.
     const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
     const tokenizer = async (prefix, isSource) => {
       const [content, config] = [await json(`${prefix}tokenizer.json`), await json(`${prefix}tokenizer_config.json`)];
       const made = new Tokenizer(isSource && config.split_special_tokens ? asText(content) : content, config);
-      // Added tokens that are not in the vocabulary still end a sentence.
+      // The end token may be an added token that is not in the vocabulary.
       for (const { content: token, id } of content.added_tokens) made.model.tokens_to_ids.set(token, id);
       return made;
     };
@@ -106,14 +105,14 @@ export class Translator {
     return this.source.encode(clean(sentence)).ids;
   }
 
-  // The translations of one sentence, best first: { text, tokens, score, isCut, weights }. `options` override the
-  // model's search settings: numBeams, maxNewTokens and so on.
+  // Translates one sentence. Returns the translations, best first: { text, tokens, score, isCut, weights }. `options`
+  // override the model's search settings, such as numBeams.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
     if (!clean(sentence)) return [{ text: "", tokens: [], score: 0, isCut: false, weights: [] }];
     const ids = this.encode(sentence);
     const { longestSource } = this.model;
     if (longestSource !== null && ids.length > longestSource) {
-      throw new Error(`The sentence has ${ids.length} tokens, and the model takes ${longestSource}. Split it into shorter sentences.`);
+      throw new Error(`The sentence has ${ids.length} tokens, but the model takes ${longestSource}. Split the sentence.`);
     }
     const input = new this.ort.Tensor("int64", BigInt64Array.from(ids.map(BigInt)), [1, ids.length]);
     const { source } = await this.encoder.run({ input_ids: input });
@@ -129,15 +128,15 @@ export class Translator {
     }));
   }
 
-  // The words of a translation and what is between them: { text, isWord, from: [{ start, end, weight }] }. `from` are
-  // words of the source; their cross-attention weights, without that of end tokens, are scaled to sum to 1.
+  // The words of a translation and the parts between them: { text, isWord, from: [{ start, end, weight }] }. `from` are
+  // words of the source; their cross-attention weights are scaled to sum to 1.
   explain(sentence, { text, tokens, weights }) {
     const { languages } = this.model;
     const read = clean(sentence);
     const sourceSpans = spans(this.source, this.encode(sentence), read);
     const targetSpans = spans(this.target, tokens, text);
     const wordsOf = (text) => words(text, languages[0]).filter(([, , isWord]) => isWord);
-    // A soft hyphen, unlike some that are invisible, does not divide a word.
+    // Replaced rather than removed, so that positions stay; unlike others, a soft hyphen does not divide a word.
     const [sourceWords, shown] = [wordsOf(read), wordsOf(spaced(sentence).replace(INVISIBLE, "\u00ad"))];
     return words(text, languages[1]).map((word) => {
       if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };

@@ -1,11 +1,12 @@
-// Translates off the page's thread. Messages: { load }, then any number of { translate }; a newer one ends the older.
+// Translates in a thread of its own. Messages: { load }, then any number of { translate }, each of which ends the one
+// before.
 
 let translator;
 let newest = 0;
 
 const reason = (error) => String(error?.message ?? error);
 
-// Lets messages arrive, so that a newer request can end an older one. A timer would wait four milliseconds.
+// Lets messages arrive, so that a new request can end the current one. A timer would wait four milliseconds.
 const { port1, port2 } = new MessageChannel();
 let go = () => {};
 port1.onmessage = () => go();
@@ -15,13 +16,13 @@ const breathe = () =>
     port2.postMessage(null);
   });
 
-// In a page opened from a disk, a worker cannot be a module, and may import only blobs that it made itself.
+// In a page opened from disk, a worker cannot be a module and can import only blobs that it has created.
 const importBytes = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
 async function load({ model, files }) {
   const imported = model.modules.map((name) => importBytes(files[name]));
   const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(imported);
-  ort.env.wasm.numThreads = 1; // more threads need headers that static servers seldom send
+  ort.env.wasm.numThreads = 1; // threads need HTTP headers that static servers seldom send
   ort.env.wasm.wasmBinary = files[model.wasm];
   translator = await Translator.load({ ort, Tokenizer, search }, model, async (name) => files[name]);
   postMessage({ loaded: true });
@@ -48,7 +49,7 @@ async function translate({ number, sentences, options }) {
   postMessage({ done: number });
 }
 
-// One search at a time, since a session of the runtime cannot run two steps concurrently.
+// One search at a time, since the runtime's sessions cannot run two steps at once.
 let last = Promise.resolve();
 onmessage = ({ data }) => {
   if (data.load) {
