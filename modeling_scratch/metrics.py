@@ -7,6 +7,7 @@ This module imports only the standard library, so that recipes and figures can r
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -20,6 +21,7 @@ from .languages import WITHOUT_SPACES, base_language
 
 # Bootstrap resamples for the 95 % intervals; they take 0.1 s per 1,000 sentences and 80 kB per sentence.
 RESAMPLES = 1000
+_SEED = 12345  # of our own bootstrap, as sacreBLEU's
 MOST_RESAMPLED = 10_000  # sentences; for more, the interval would be narrow and take too much memory
 _ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
 # The end of a signature if `normalized` changed a text. Scores with and without it can be compared.
@@ -63,7 +65,7 @@ class Metric:
         range: the lowest and highest value, also on the axis of a plot; None: no upper limit.
         compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0). None:
             the metric does not score translations, and `score` leaves it out.
-        on_request: compute it only if the recipe names it in `evaluation.also` or `evaluation.metric`.
+        on_request: compute it only if the recipe names it in `evaluation.metrics`, `metric` or `also`.
         prepare: for a language, how each translation and reference is prepared.
         options: for a language, further arguments of `compute`.
     """
@@ -125,6 +127,65 @@ def _moses(language: str) -> Preparation:
     )
 
 
+def _by_sequence(
+    count: Callable[[str, Sequence[str]], tuple[float, float]],
+    signature: str,
+    sources: Texts,
+    translations: Texts,
+    references: References,
+    resamples: int,
+) -> Score:
+    """
+    The sum of something counted in each output, for every 100 of what it is counted in.
+
+    Args:
+        count: of an output and its references, both numbers.
+        signature: how they are counted.
+    """
+    import numpy as np
+
+    counted = np.array([count(*pair) for pair in zip(translations, references, strict=True)], dtype=float)
+
+    def share(counted: "np.ndarray") -> float:
+        found, of = counted.sum(axis=0)
+        return 100 * float(found / of) if of else 0.0
+
+    if not resamples:
+        return Score(share(counted), signature)
+    generator, size = np.random.default_rng(_SEED), len(counted)
+    shares = [share(counted[generator.integers(size, size=size)]) for _ in range(resamples)]
+    low, high = np.percentile(shares, [2.5, 97.5])
+    return Score(share(counted), f"{signature}|bs:{resamples}|seed:{_SEED}", float(high - low) / 2)
+
+
+def _is_right(translation: str, references: Sequence[str]) -> tuple[float, float]:
+    return float(translation in references), 1.0
+
+
+def _is_wrong(translation: str, references: Sequence[str]) -> tuple[float, float]:
+    return float(translation not in references), 1.0
+
+
+def _edits(split: Callable[[str], Sequence], translation: str, references: Sequence[str]) -> tuple[float, float]:
+    """Insertions, deletions and substitutions that turn an output into the nearest reference, and its length."""
+    from rapidfuzz.distance import Levenshtein
+
+    output = split(translation)
+    return min((Levenshtein.distance(output, split(each)), len(split(each))) for each in references)
+
+
+def _token_f1(translation: str, references: Sequence[str]) -> tuple[float, float]:
+    """The harmonic mean of precision and recall of the tokens at spaces, each counted as often as it occurs."""
+    tokens = Counter(translation.split())
+
+    def f1(reference: str) -> float:
+        expected = Counter(reference.split())
+        total = tokens.total() + expected.total()
+        return 2 * (tokens & expected).total() / total if total else 1.0
+
+    return max(map(f1, references)), 1.0
+
+
 _BLEU = Metric(
     title="BLEU",
     hub_id="sacrebleu",  # the Hub's `bleu` is a different one: over tokens, from 0 to 1
@@ -170,6 +231,51 @@ METRICS: dict[str, Metric] = {
         options=None,
         on_request=True,
         prepare=_moses,
+    ),
+    "exact_match": Metric(
+        title="exact match",
+        hub_id="exact_match",
+        description="share of outputs that equal the reference, 0 to 100",
+        higher_is_better=True,
+        range=(0, 100),
+        compute=partial(_by_sequence, _is_right, "equal to the reference"),
+        on_request=True,
+    ),
+    "wer": Metric(
+        title="WER",
+        hub_id="wer_of_words",  # the Hub's `wer` counts edits of the words of a sentence
+        description="share of outputs that differ from the reference, as in pronunciation and inflection, 0 to 100",
+        higher_is_better=False,
+        range=(0, 100),
+        compute=partial(_by_sequence, _is_wrong, "different from the reference"),
+        on_request=True,
+    ),
+    "token_error_rate": Metric(
+        title="token error rate",
+        hub_id="wer",
+        description="edits for every 100 tokens of the reference; tokens are between spaces",
+        higher_is_better=False,
+        range=(0, None),
+        compute=partial(_by_sequence, partial(_edits, str.split), "edits of tokens between spaces"),
+        on_request=True,
+    ),
+    "cer": Metric(
+        title="CER",
+        hub_id="cer",
+        description="edits for every 100 characters of the reference",
+        higher_is_better=False,
+        range=(0, None),
+        compute=partial(_by_sequence, partial(_edits, str), "edits of characters"),
+        on_request=True,
+    ),
+    "token_f1": Metric(
+        title="token F1",
+        hub_id="f1",
+        description="mean F1 of the tokens between spaces, without their order, 0 to 100",
+        higher_is_better=True,
+        range=(0, 100),
+        compute=partial(_by_sequence, _token_f1, "F1 of tokens between spaces"),
+        on_request=True,
     ),
     "aer": Metric(
         title="AER",
@@ -233,6 +339,7 @@ def score(
     chosen: str | None = None,
     also: Collection[str] = (),
     language: str = "en",
+    metrics: Collection[str] | None = None,
 ) -> dict[str, float | str]:
     """
     Score a corpus of detokenized text, as `normalized` returns it.
@@ -243,6 +350,7 @@ def score(
         chosen: the metric that chooses the best weights.
         also: on-request metrics to include in final scores.
         language: of translations and references, for metrics that tokenize.
+        metrics: those to include always; None: those that are not on request.
 
     Returns:
         For each metric, such as `bleu`: the score `bleu`, its `bleu_signature`, and, if known, `bleu_interval`, half
@@ -260,7 +368,8 @@ def score(
     resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
-        if metric.compute is None or (metric.on_request and key != chosen and not (final and key in also)):
+        is_usual = not metric.on_request if metrics is None else key in metrics
+        if metric.compute is None or not (is_usual or key == chosen or (final and key in also)):
             continue
         prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")
         ours, theirs = map(prepared.prepare, translations), ([*map(prepared.prepare, each)] for each in references)

@@ -1,6 +1,8 @@
 """The table of metrics: values equal sacreBLEU's, the direction decides, and evaluation, cards and curves follow it."""
 
 import math
+import operator
+import random
 import re
 import unicodedata
 from importlib.metadata import version
@@ -183,10 +185,62 @@ def test_scores_on_request_follow_the_protocols_of_papers():
     assert scores["tokenized_interval"] > 0
 
 
+def textbook_edits(first, second) -> int:
+    """Wagner and Fischer 1974."""
+    row = list(range(len(second) + 1))
+    for i, left in enumerate(first, 1):
+        last, row[0] = row[0], i
+        for j, right in enumerate(second, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (left != right))
+    return row[-1]
+
+
+def test_scores_of_sequences_that_are_no_sentences():
+    """Against formulas written anew; the interval of a share against that of a binomial distribution."""
+    draw = random.Random(0)
+    references = [" ".join(draw.choices("abcde", k=draw.randint(1, 6))) for _ in range(400)]
+    outputs = [each if draw.random() < 0.7 else " ".join(draw.choices("abcde", k=3)) for each in references]
+    outputs[:2] = ["", references[1]]
+    names = ["exact_match", "wer", "token_error_rate", "cer", "token_f1"]
+    scores = score(references, outputs, references, metrics=names)
+    assert [key for key in METRICS if key in scores] == names
+    right = sum(map(operator.eq, outputs, references)) / 400
+    assert scores["exact_match"] == pytest.approx(100 * right)
+    assert scores["wer"] == pytest.approx(100 - 100 * right)
+    for name, split in (("token_error_rate", str.split), ("cer", list)):
+        pairs = [(split(output), split(reference)) for output, reference in zip(outputs, references, strict=True)]
+        edits, length = sum(textbook_edits(*pair) for pair in pairs), sum(len(reference) for _, reference in pairs)
+        assert scores[name] == pytest.approx(100 * edits / length)
+    assert scores["exact_match_interval"] == pytest.approx(196 * math.sqrt(right * (1 - right) / 400), rel=0.15)
+    assert "bs:1000|seed:12345" in scores["cer_signature"]
+
+
+@pytest.mark.parametrize(
+    ("output", "references", "expected"),
+    [
+        ("a b", ["b a"], 100),
+        ("a b c", ["a"], 50),
+        ("a a", ["a"], 2 / 3 * 100),
+        ("a", ["b", "a c"], 2 / 3 * 100),
+        ("", [""], 100),
+        ("", ["a"], 0),
+    ],
+)
+def test_f1_of_tokens(output, references, expected):
+    assert score([""], [output], [references], metrics=["token_f1"])["token_f1"] == pytest.approx(expected)
+
+
+def test_of_several_references_the_nearest_counts():
+    scores = score([""], ["a b c"], [["a x y z", "a b d"]], metrics=["token_error_rate", "wer"])
+    assert scores["token_error_rate"] == pytest.approx(100 / 3)
+    assert scores["wer"] == 100
+
+
 @pytest.mark.parametrize(
     ("options", "computed"),
     [
         ({}, False),
+        ({"metrics": ["tokenized"], "final": False}, True),
         ({"also": ["tokenized"]}, True),
         ({"also": ["tokenized"], "final": False}, False),
         ({"chosen": "tokenized", "final": False}, True),

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from huggingface_hub.utils import validate_repo_id
 from pydantic import (
@@ -282,10 +282,10 @@ class OptimizationSection(Section):
 
 if TYPE_CHECKING:
     _Metric: TypeAlias = str
-    _OnRequest: TypeAlias = str
+    _Score: TypeAlias = str
 else:
-    _Metric = Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)]
-    _OnRequest = Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]
+    _Score = Literal[*(key for key, metric in METRICS.items() if metric.compute)]
+    _Metric = Literal["loss", *get_args(_Score)]
 
 
 class EvaluationSection(Section):
@@ -297,7 +297,12 @@ class EvaluationSection(Section):
         "bleu",
         description="chooses the best checkpoint; where it cannot (BLEU of up to three words), the loss does",
     )
-    also: list[_OnRequest] = Field(
+    metrics: list[_Score] | None = Field(
+        None,
+        min_length=1,
+        description="scores at every evaluation, besides `metric`; null: BLEU and chrF",
+    )
+    also: list[_Score] = Field(
         [], description="further scores of the final model: TER, and BLEU in protocols that papers use"
     )
     alignments: bool = Field(

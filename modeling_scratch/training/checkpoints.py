@@ -41,6 +41,7 @@ MAY_CHANGE = (
     "data.revision",  # fingerprints of the data are compared instead
     "data.validation_size",
     "evaluation.also",
+    "evaluation.metrics",
     "evaluation.alignments",
     "evaluation.num_beams",  # used for the final scores only
     "evaluation.patience",

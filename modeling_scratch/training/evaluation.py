@@ -235,6 +235,7 @@ def translate_and_score(
         chosen=section.metric,
         also=section.also,
         language=recipe.data.target_language,
+        metrics=section.metrics,
     )
     scores = on_main(accelerator, score_them)
     return translations, {"sentences": len(sources), **scores}
