@@ -55,7 +55,7 @@ class Batcher:
     def __init__(self, pool: Pool, longest_queue: int, observe: Callable[[int], None] = lambda size: None):
         self.longest_queue, self._observe, self._pool = longest_queue, observe, pool
         self._tasks: list[asyncio.Task] = []
-        self._requests: dict[_Request, None] = {}  # those with waiting sentences, whose turn is next first
+        self._requests: dict[_Request, None] = {}  # with waiting sentences; the first is the next in turn
         self._changed = asyncio.Event()
         self._closed = False
         self._translating = 0  # sentences
@@ -94,13 +94,13 @@ class Batcher:
         Raises:
             Busy: the queue is full or closed, or the worker died.
         """
-        loop, several = asyncio.get_running_loop(), settings.get("num_return_sequences", 1)
+        loop, count = asyncio.get_running_loop(), settings.get("num_return_sequences", 1)
         items = {
             place: _Item(text, row, loop.create_future())
             for place, (text, row) in enumerate(zip(texts, tokens, strict=True))
             if row
         }
-        found = [[Translation(text.strip())] * several for text in texts]
+        found = [[Translation(text.strip())] * count for text in texts]
         if not items:
             return found
         if self._closed:
@@ -169,7 +169,7 @@ class Batcher:
             await self._changed.wait()
 
     def _fair_share(self) -> int:
-        """A worker's share of the sentences in the service, of which more may be about to return."""
+        """A worker's share of all sentences in the service: those there are, or were when the last batch finished."""
         total = max(self._expected, self.waiting + self._translating)
         return min(math.ceil(total / max(1, self._alive())), _LARGEST_BATCH)
 

@@ -39,8 +39,8 @@ def sentences_of(texts: Sequence[str], format: str, language: str) -> list[list[
     return [Paragraphs(read_document(text, format).paragraphs, language).sentences for text in texts]
 
 
-def written(
-    texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], several: int
+def write_documents(
+    texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], count: int
 ) -> list[list[str]]:
     """
     Each text with its sentences replaced by their first, second, ... translation. The texts are read again, since
@@ -49,13 +49,13 @@ def written(
     Args:
         languages: the language of the texts, and that of the translations.
         known: the translations of each sentence that `sentences_of` returned, best first.
-        several: how many translations of each text to write.
+        count: how many translations of each text to write.
     """
     found = []
     for text in texts:
         document = read_document(text, format)
         paragraphs = Paragraphs(document.paragraphs, languages[0])
-        ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(several))
+        ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(count))
         found.append([document.write(paragraphs.translated(rank, languages[1])) for rank in ranks])
     return found
 
@@ -69,7 +69,7 @@ def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
     return [part for part in parts if part[0]]
 
 
-def likelihoods(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
+def language_probabilities(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
     """
     For each text, the probability of each of the given languages among all that the detector knows. Languages that it
     does not know are left out.
@@ -189,7 +189,7 @@ def _work() -> None:
     os.dup2(2, 1)  # what libraries print must not get into the answers
     while jobs.peek(1):
         seconds, function, arguments = pickle.load(jobs)
-        if function is likelihoods:
+        if function is language_probabilities:
             _detector()  # loading it takes longer than a service may allow for reading
         signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, even inside a regular expression
         try:

@@ -36,7 +36,7 @@ from ..translate.workers import Pool
 from .batcher import Batcher, Busy
 from .engines import Direction, Directions
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .readers import ReaderLost, Readers, cut_into_sentences, likelihoods
+from .readers import ReaderLost, Readers, cut_into_sentences, language_probabilities
 from .texts import aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
-_LIKELIHOODS = 3  # languages that /detect returns
+_MOST_DETECTED = 3  # languages that /detect returns
 _CLEARLY = 10  # a text is in a language that is this many times as likely as the others; single words often reach less
 _LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
 _LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
@@ -78,7 +78,7 @@ class Metrics:
         self.waiting = Gauge("waiting_sentences", "Sentences waiting to be translated.", **shared)
 
 
-class Counted:
+class RequestCounter:
     """ASGI middleware that counts and times requests. Paths that are not in `paths` are counted as "other"."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]):
@@ -164,11 +164,11 @@ class Service:
         app = Starlette(
             routes=routes,
             middleware=[Middleware(CORSMiddleware, **cors)] if origins else [],
-            exception_handlers={HTTPException: _explain, 500: _apologize},
+            exception_handlers={HTTPException: _error_as_json, 500: _internal_error},
             lifespan=self._lifespan,
         )
         # The outermost layer, so that Starlette's own error responses are counted too.
-        self.app = Counted(app, self.metrics, {route.path for route in routes})
+        self.app = RequestCounter(app, self.metrics, {route.path for route in routes})
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette):
@@ -202,11 +202,11 @@ class Service:
         format = as_text(parameters.get("format") or "text", "format")
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
-        several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        work = self._translated(texts, format, source, target, several)
+        count = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
+        work = self._translated(texts, format, source, target, count)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each[0] for each in found]
-        if several > 1:
+        if count > 1:
             answer["alternatives"] = [each[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
@@ -215,9 +215,9 @@ class Service:
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
         names = list(self.directions.names)
-        (row,) = await self._in_time(request, self.readers(likelihoods, [text], names))
+        (row,) = await self._in_time(request, self.readers(language_probabilities, [text], names))
         found = sorted(((each, row.get(each, 0.0)) for each in names), key=itemgetter(1), reverse=True)
-        return JSONResponse([_likelihood(*each) for each in found[:_LIKELIHOODS]])
+        return JSONResponse([_detection(*each) for each in found[:_MOST_DETECTED]])
 
     async def languages(self, request: Request) -> Response:
         """The languages of the service, each with the languages that it is translated into."""
@@ -315,23 +315,23 @@ class Service:
                 raise HTTPException(413, f"the request has {count:,} {what}; the limit is {limit:,}")
 
     async def _translated(
-        self, texts: list[str], format: str, source: str, target: str, several: int
+        self, texts: list[str], format: str, source: str, target: str, count: int
     ) -> tuple[dict[str, Any], list[list[str]]]:
         """An answer with the detected languages, if any, and the translations of each text, best first."""
         answer: dict[str, Any] = {}
         groups = {source: list(range(len(texts)))}  # {language: indices of its texts}
         if source == AUTO:
             detected, groups = await self._detected(texts, target), defaultdict(list)
-            answer["detectedLanguage"] = [_likelihood(*each) for each in detected]
+            answer["detectedLanguage"] = [_detection(*each) for each in detected]
             for place, (language, _) in enumerate(detected):
                 groups[language].append(place)
-        found = [[text] * several for text in texts]
+        found = [[text] * count for text in texts]
         for source, places in groups.items():
             if self.directions.is_one_language(source, target):  # the texts stay as they are, as in LibreTranslate
                 continue
             direction = self._direction(source, target)
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
-            made = await translate_texts(some, format, direction, several, align, self.batcher, self.readers)
+            made = await translate_texts(some, format, direction, count, align, self.batcher, self.readers)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found
@@ -347,7 +347,7 @@ class Service:
             self._direction(AUTO, target)  # raises the error that lists the directions
         names = sources + [each for each in self.directions.names if is_one_language(each, target)]
         found = []
-        for row in await self.readers(likelihoods, texts, names):
+        for row in await self.readers(language_probabilities, texts, names):
             likely = max(sources, key=lambda each: row.get(each, 0.0))
             if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
                 likely = names[-1]
@@ -386,13 +386,13 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _likelihood(language: str, probability: float) -> dict[str, Any]:
+def _detection(language: str, probability: float) -> dict[str, Any]:
     return {"confidence": round(100 * probability, 1), "language": language}
 
 
-async def _explain(request: Request, error: HTTPException) -> Response:
+async def _error_as_json(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
 
 
-async def _apologize(request: Request, error: Exception) -> Response:
+async def _internal_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "internal error; the service's log has details"}, status_code=500)

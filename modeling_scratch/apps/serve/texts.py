@@ -13,11 +13,11 @@ from ...inference.translate import Translation, Translations
 from ..documents.paragraphs import Translated, guessed_links
 from .batcher import Batcher
 from .engines import Direction, Engine
-from .readers import Readers, sentences_of, written
+from .readers import Readers, sentences_of, write_documents
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
-_EACH = 50  # characters that a text counts for in addition to its own
+_EACH = 50  # the overhead of each text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ async def translate_texts(
     texts: Sequence[str],
     format: str,
     direction: Direction,
-    several: int,
+    count: int,
     align: bool,
     batcher: Batcher,
     readers: Readers,
@@ -38,7 +38,7 @@ async def translate_texts(
 
     Args:
         format: a key of `documents.FORMATS`.
-        several: how many translations of each text.
+        count: how many translations of each text.
         align: place tags within sentences by word alignments, in the best translation.
 
     Raises:
@@ -52,11 +52,11 @@ async def translate_texts(
     tokens = await aside_if_long(sentences, 1, asyncio.to_thread, engine.tokenize, sentences)
     for problem in _too_long(engine, sentences, tokens).values():
         raise UserError(problem)
-    beams = max(engine.num_beams, several)
-    settings = {"num_beams": beams, "num_return_sequences": several, "align": int(align)}
+    beams = max(engine.num_beams, count)
+    settings = {"num_beams": beams, "num_return_sequences": count, "align": int(align)}
     translations = await batcher.translate(engine, sentences, tokens, settings)
-    known = await aside_if_long(sentences, several, asyncio.to_thread, _linked, sentences, translations)
-    return await aside_if_long(texts, several, readers, written, texts, format, languages, known, several)
+    known = await aside_if_long(sentences, count, asyncio.to_thread, _linked, sentences, translations)
+    return await aside_if_long(texts, count, readers, write_documents, texts, format, languages, known, count)
 
 
 async def aside_if_long(
@@ -113,21 +113,20 @@ async def translate_sentences(
     tokens = [[] if place in problems else row for place, row in enumerate(tokens)]
     settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": 1}
     translations = await batcher.translate(engine, sentences, tokens, settings)
-    return await aside_if_long(sentences, beams, asyncio.to_thread, _all_described, sentences, problems, translations)
+    return await aside_if_long(sentences, beams, asyncio.to_thread, _described, sentences, problems, translations)
 
 
-def _all_described(
+def _described(
     sentences: Sequence[str], problems: dict[int, str], translations: Translations
 ) -> list[list[dict[str, Any]]]:
-    return [
-        [{"text": "", "words": [], "problem": problems[place]}] if place in problems else _described(sentence, row)
-        for place, (sentence, row) in enumerate(zip(sentences, translations, strict=True))
-    ]
-
-
-def _described(sentence: str, translations: list[Translation]) -> list[dict[str, Any]]:
-    described = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in translations]
-    described[0]["words"] = _words(sentence, translations[0])
+    described = []
+    for place, (sentence, row) in enumerate(zip(sentences, translations, strict=True)):
+        if place in problems:
+            described.append([{"text": "", "words": [], "problem": problems[place]}])
+            continue
+        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in row]
+        beam[0]["words"] = _words(sentence, row[0])
+        described.append(beam)
     return described
 
 
