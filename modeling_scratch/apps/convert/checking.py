@@ -33,14 +33,14 @@ def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -
     Returns:
         The largest difference between the models' logits; see `verify`.
     """
-    read = load_model(src, model_type)
-    converted = convert(read)
+    original = load_model(src, model_type)
+    converted = convert(original)
     converted.save_pretrained(folder)
     config = converted.config
     both = config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
-    carry_tokenizers(src, folder, both)
-    scratch = read if model_type == ScratchConfig.model_type else converted
-    return verify(read, load_translator(str(folder)), scratch.config)
+    copy_tokenizers(src, folder, both)
+    scratch = original if model_type == ScratchConfig.model_type else converted
+    return verify(original, load_translator(str(folder)), scratch.config)
 
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
@@ -54,7 +54,7 @@ def load_model(name: str, model_type: str) -> PreTrainedModel:
     return load_translator(name)
 
 
-def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
+def copy_tokenizers(name: str, folder: Path, both: bool = False) -> None:
     """
     Copy the tokenizers of a model folder or Hub name to a folder. Warn if there are none.
 
@@ -76,12 +76,12 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
 
 
 @torch.inference_mode()
-def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
+def verify(original: nn.Module, converted: nn.Module, config: ScratchConfig) -> float:
     """
     The largest difference between two models' logits, in float32, on random ids with padding on the right.
 
     Args:
-        read, written: take input_ids, attention_mask and decoder_input_ids; return logits, or an output with `logits`.
+        original, converted: take input_ids, attention_mask and decoder_input_ids; return logits or an output with them.
         config: for the sizes of the vocabularies and the longest sequence.
 
     Raises:
@@ -95,7 +95,7 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
         "attention_mask": mask.long(),
         "decoder_input_ids": torch.randint(config.target_vocab_size, mask.shape, generator=random),
     }
-    models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (read, written)]
+    models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (original, converted)]
     outputs = [model.eval()(**inputs) for model in models]
     first, second = (getattr(output, "logits", output) for output in outputs)
     return _checked((first - second).abs().max().item(), "logits")

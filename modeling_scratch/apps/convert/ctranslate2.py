@@ -15,11 +15,11 @@ from ...errors import UserError
 from ...loading import load_tokenizers, vocabulary_size
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
-from .checking import carry_tokenizers, load_model, verify_scores
+from .checking import copy_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights, misfits
 
-SETTINGS = "generation.json"  # the file with arguments for translate_batch, beside the model
+SETTINGS = "generation.json"  # the file next to the model with arguments for translate_batch
 LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, whose size is a hard limit in CTranslate2
 
 _ACTIVATIONS = {
@@ -37,7 +37,7 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 
-# Beside `NEEDS_GENERATE`: settings that translate_batch lacks or interprets differently.
+# In addition to `NEEDS_GENERATE`: settings that translate_batch lacks or interprets differently.
 _LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
 
 
@@ -245,5 +245,5 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
         if each == "float32":
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     write_settings(model, vocabularies[1], folder)
-    carry_tokenizers(name, folder)
+    copy_tokenizers(name, folder)
     return difference

@@ -51,7 +51,15 @@ from .compare import read_run
 
 logger = logging.getLogger(__name__)
 
+Pairs = tuple[list[str], list[str]]  # sources and targets
+
 SHARD = 1000  # sentences: the most that an interruption costs each process
+TAG = "<bt>"  # precedes a source sentence that was back-translated from monolingual text
+FORWARD, BACKWARD = "forward", "backward"
+_IDENTITY = "improvement.json"  # in the work folder: the data and options that it was started with
+_LESS_DROPOUT = 2 / 3  # of the run's, since the improved model has more pairs (docs/lab/quality.md)
+_FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # keys that overrides must not change
+_SAMPLE = 64  # sentences that are translated to estimate the time
 
 
 class ShardedTranslation:
@@ -106,7 +114,7 @@ class ShardedTranslation:
         translator = Translator(model, *load_tokenizers(recipe.output_dir))
         settings = recipe.evaluation.batch_limits() | {"stopping_criteria": StoppingCriteriaList([StopDecoding(stop)])}
 
-        def work(number: int) -> None:
+        def translate_shard(number: int) -> None:
             """Translate a shard and write it, unless this process is asked to stop meanwhile."""
             fitting = fitting_sentences(translator, self._sentences(number), recipe.data.max_source_tokens)
             translations = best_texts(translator.translate(*fitting, **settings))
@@ -114,14 +122,14 @@ class ShardedTranslation:
                 write_lines(self._path(number), translations)
 
         mine = missing[accelerator.process_index :: accelerator.num_processes]
-        began = time.monotonic()
+        started = time.monotonic()
         rounds = -(-len(missing) // accelerator.num_processes)
         for done in range(rounds):  # shard by shard, so that no process waits hours for another
             now = mine[done : done + 1]  # empty on some processes in the last round
-            on_all(accelerator, lambda now=now: list(map(work, now)))
+            on_all(accelerator, lambda now=now: list(map(translate_shard, now)))
             if stop.agreed(accelerator):
                 raise Stopped
-            left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)
+            left = (time.monotonic() - started) / (done + 1) * (rounds - done - 1)
             logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {format_duration(left)} left")
 
 
@@ -131,17 +139,8 @@ def fitting_sentences(
     """The sentences and their tokens, both empty for a sentence of more than `longest` tokens."""
     tokens = translator.tokenize(sentences)
     fits = [len(row) <= longest for row in tokens]
-    return [text * fit for text, fit in zip(sentences, fits, strict=True)], [
-        row * fit for row, fit in zip(tokens, fits, strict=True)
-    ]
-
-
-TAG = "<bt>"  # precedes a source sentence that was back-translated from monolingual text
-FORWARD, BACKWARD = "forward", "backward"
-_IDENTITY = "improvement.json"  # in the work folder: the data and options that it was started with
-Pairs = tuple[list[str], list[str]]  # sources and targets
-_LESS_DROPOUT = 2 / 3  # of the run's, since the improved model has more pairs (docs/lab/quality.md)
-_FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # keys that overrides must not change
+    sentences = [text if fit else "" for text, fit in zip(sentences, fits, strict=True)]
+    return sentences, [row if fit else [] for row, fit in zip(tokens, fits, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ class ImprovementPlan:
             key = override.partition("=")[0]
             is_fixed = key.startswith(_FIXED) and key != "data.num_workers"
             if is_fixed or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
-                raise UserError(f"{override}: the improved model keeps the run's {key}, which decides its pairs")
+                raise UserError(f"{override}: the improved model must keep the run's {key}, on which its pairs depend")
         mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
         if options.target_text:
             mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
@@ -349,9 +348,6 @@ def _records_to_improve(run: Path) -> RunRecords:
     return records
 
 
-_SAMPLE = 64  # sentences that are translated to estimate the time
-
-
 def improve(
     plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest, push: Callable[[str], None] | None = None
 ) -> dict[str, Any] | None:
@@ -413,9 +409,9 @@ def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accele
     limits = plan.final.evaluation.batch_limits()
     sample = [text for text in fitting_sentences(translator, sample, plan.recipe.data.max_source_tokens)[0] if text]
     translator.translate(sample[:2], **limits)  # the first call is slower
-    began = time.perf_counter()
+    started = time.perf_counter()
     translator.translate(sample, **limits)
-    return (time.perf_counter() - began) / max(1, len(sample))
+    return (time.perf_counter() - started) / max(1, len(sample))
 
 
 def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:

@@ -12,8 +12,8 @@ import torch
 from conftest import quick_run, read_metrics
 from foreign_models import (
     NAMES,
+    SETTINGS,
     SPECIAL,
-    TOLD,
     identical,
     marian,
     scratch,
@@ -192,7 +192,7 @@ def test_a_state_dict_is_converted_and_back(tmp_path):
     settings += ["--num-heads=4", "--norm-position=post", "--activation-function=relu", "--scale-embedding"]
     invoke("torch", tmp_path / "user.pt", tmp_path / "model", *settings, "--dropout=0.2")
     model = load_translator(str(tmp_path / "model"))
-    assert identical(model, from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL))
+    assert identical(model, from_torch(user.state_dict(), **NAMES, **SETTINGS, **SPECIAL))
     assert model.config.attention_dropout == 0.2
     shown = invoke("to-torch", tmp_path / "model", tmp_path / "back.pt").stdout
     assert "torch.nn.Transformer(24, 4, 2, 3, 40, activation='relu', layer_norm_eps=1e-05, norm_first=False" in shown

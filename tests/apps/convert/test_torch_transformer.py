@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from foreign_models import NAMES, SPECIAL, TOLD, identical, randomise, scratch, tutorial
+from foreign_models import NAMES, SETTINGS, SPECIAL, identical, randomise, scratch, tutorial
 from torch import nn
 
 from modeling_scratch.apps.convert import from_torch, to_torch
@@ -16,7 +16,7 @@ def test_a_translator_from_pytorch_s_tutorial_has_equal_logits():
     user = tutorial()
     state = {f"module.{name}": weight for name, weight in user.state_dict().items()}  # as saved by DataParallel
     names = {role: f"module.{name}" for role, name in NAMES.items()}
-    model = from_torch(state, **names, **TOLD, **SPECIAL)
+    model = from_torch(state, **names, **SETTINGS, **SPECIAL)
     random = torch.Generator().manual_seed(5)
     src, trg = (torch.randint(4, 29, (length, 3), generator=random) for length in (9, 7))
     padding = torch.arange(9) >= torch.tensor([[9], [5], [2]])
@@ -89,10 +89,10 @@ def test_scratch_to_torch_and_back_is_bit_identical(fields):
 @pytest.mark.parametrize("prefix", ["", "net."])
 def test_the_transformer_may_have_any_prefix_or_none(prefix):
     user = tutorial()
-    expected = from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL)
+    expected = from_torch(user.state_dict(), **NAMES, **SETTINGS, **SPECIAL)
     state = {f"{prefix}{name.removeprefix('transformer.')}": value for name, value in user.state_dict().items()}
     names = {role: f"{prefix}{name}" for role, name in NAMES.items()}
-    assert identical(from_torch(state, **names, **TOLD, **SPECIAL), expected)
+    assert identical(from_torch(state, **names, **SETTINGS, **SPECIAL), expected)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_transformer_may_have_any_prefix_or_none(prefix):
 def test_torch_weights_that_do_not_fit_are_refused(changes, arguments, message):
     state = {name: value for name, value in (tutorial().state_dict() | changes).items() if value is not None}
     with pytest.raises(ValueError, match=message):
-        from_torch(state, **(NAMES | TOLD | SPECIAL | arguments))
+        from_torch(state, **(NAMES | SETTINGS | SPECIAL | arguments))
 
 
 def test_to_torch_names_every_field_that_does_not_fit():

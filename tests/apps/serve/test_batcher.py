@@ -115,13 +115,13 @@ async def test_workers_share_the_waiting_sentences_evenly():
 @in_event_loop
 async def test_sentences_of_cancelled_requests_are_neither_translated_nor_retried():
     async with Queue() as queue:
-        failing, waiting = await queue.begin("bad", "beside it"), await queue.enqueue("two")
+        failing, waiting = await queue.begin("bad", "same batch"), await queue.enqueue("two")
         for task in (failing, waiting):
             task.cancel()
         await asyncio.wait({failing, waiting})
         queue.engine.go.set()
         assert await queue.ask("next") == ["NEXT"]
-    assert queue.engine.batches == [["bad", "beside it"], ["next"]]
+    assert queue.engine.batches == [["bad", "same batch"], ["next"]]
 
 
 @in_event_loop
@@ -137,10 +137,10 @@ async def test_requests_fail_at_once_after_the_last_worker_died():
 @in_event_loop
 async def test_at_the_end_current_batches_finish_and_everything_else_is_cancelled():
     async with Queue(workers=2) as queue:
-        good, bad = await queue.begin("one"), await queue.begin("bad", "beside it")
+        good, bad = await queue.begin("one"), await queue.begin("bad", "same batch")
         waiting = await queue.enqueue("two")
     assert await good == ["ONE"]
     for task in (bad, waiting):
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert queue.engine.batches == [["one"], ["bad", "beside it"]]
+    assert queue.engine.batches == [["one"], ["bad", "same batch"]]
