@@ -9,9 +9,8 @@ import pytest
 import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metrics
+from conftest import Killed, equal_weights, few_sentences, kill_at_update, quick_run, read_metrics
 from forked import run_group
-from safetensors.torch import load_file
 from train_on_processes import improve_one, no_picture, translate_in_shards
 from translators import load
 from typer.testing import CliRunner
@@ -28,6 +27,7 @@ from modeling_scratch.training.finish import is_finished
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=6", "checkpoints.every=3"]
 SHORT += ["optimization.schedule=linear", "optimization.learning_rate=1e-2", "evaluation.max_new_tokens=6"]
+KEEP_ONE = "checkpoints.keep_last=1"  # an override that only the improved model has
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,13 +62,13 @@ def improved(run: Path, output: Path, *overrides: str, **options) -> Path:
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
     with patch.object(curves, "plot_curves", no_picture), patch.object(improvement, "_SAMPLE", 2):
-        improve.main(run, list(overrides), **{"output": output, "seeds": 2, "length": 1.5, **options})
+        improve.main(run, [KEEP_ONE, *overrides], **{"output": output, "seeds": 2, "length": 1.5, **options})
     return output
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(run, tmp_path_factory) -> Path:
-    return improved(run, tmp_path_factory.mktemp("improved") / "better", "checkpoints.keep_last=1")
+    return improved(run, tmp_path_factory.mktemp("improved") / "better")
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -128,7 +128,7 @@ def test_only_the_improved_model_has_trackers_and_alignments(run, tmp_path):
 
 def plan_of(run, output, *overrides) -> ImprovementPlan:
     """The plan of `uninterrupted`, with further overrides."""
-    overrides = ("checkpoints.keep_last=1", *overrides)
+    overrides = (KEEP_ONE, *overrides)
     return ImprovementPlan(ImprovementOptions(run, output, length=1.5, overrides=overrides))
 
 
@@ -146,9 +146,9 @@ def test_an_interrupted_improvement_resumes(run, uninterrupted, tmp_path, monkey
     with monkeypatch.context() as patch:
         kill_at_update(patch, 5)
         with pytest.raises(Killed):
-            improved(run, again, "checkpoints.keep_last=1")
+            improved(run, again)
     with pytest.raises(SystemExit) as stopped:
-        improved(run, again, "checkpoints.keep_last=1", max_minutes=0)
+        improved(run, again, max_minutes=0)
     assert stopped.value.code == 75
     assert "backward-1; repeat the command" in capsys.readouterr().err
     write, written = files.write_lines, []
@@ -162,22 +162,21 @@ def test_an_interrupted_improvement_resumes(run, uninterrupted, tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(improvement, "write_lines", write_or_die)
         with pytest.raises(Killed):
-            improved(run, again, "checkpoints.keep_last=1")
+            improved(run, again)
     assert [path.name for path in written] == ["000000.txt", "000001.txt", "000002.txt"]
     with monkeypatch.context() as patch:
         kill_at_update(patch, 6 + 6 + 5)
         with pytest.raises(Killed):
-            improved(run, again, "checkpoints.keep_last=1")
-    improved(run, again, "checkpoints.keep_last=1")
-    first, other = (load_file(folder / "model.safetensors") for folder in (uninterrupted, again))
-    assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
+            improved(run, again)
+    improved(run, again)
+    assert equal_weights(uninterrupted, again)
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    improved(run, again, "checkpoints.keep_last=1")
+    improved(run, again)
     assert f"scratch compare {run} '{again}'\n" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     shutil.rmtree(again.with_name("better, perhaps-work"))  # which a finished improvement does not need
-    improved(run, again, "checkpoints.keep_last=1")
+    improved(run, again)
     assert not again.with_name("better, perhaps-work").exists()
 
 
@@ -208,7 +207,7 @@ def test_a_dry_run_lists_the_stages_and_writes_nothing(run, uninterrupted, tmp_p
     expected = [(f"train {each}", f"translate 40 sentences by {each}") for each in models]
     assert stages == [line for pair in expected for line in pair if line != "train forward-1"] + [f"train {new}"]
     assert not list(tmp_path.iterdir())
-    improved(run, uninterrupted, "checkpoints.keep_last=1", dry_run=True)
+    improved(run, uninterrupted, dry_run=True)
     assert capsys.readouterr().out.splitlines()[0] == f"train {uninterrupted}  done"
 
 
@@ -223,14 +222,14 @@ def error_line(*arguments) -> str:
 
 def test_a_folder_started_with_another_run_or_other_options_is_refused(run, pairs, uninterrupted, tmp_path):
     assert "optimization.max_steps" in error_line(run, "--output", uninterrupted, "--length", 3)
-    finished = ["--output", uninterrupted, "--length", 1.5, "--seeds", 3, "checkpoints.keep_last=1"]
+    finished = ["--output", uninterrupted, "--length", 1.5, "--seeds", 3, KEEP_ONE]
     assert "other seeds;" in error_line(run, *finished)
     own = tmp_path / "run"
     shutil.copytree(run, own)
     shutil.copytree(uninterrupted.with_name("better-work"), tmp_path / "run-improved-work")
-    options = ["--length", 1.5, "checkpoints.keep_last=1"]
+    options = ["--length", 1.5, KEEP_ONE]
     assert "other seeds;" in error_line(own, "--seeds", 3, *options)
-    assert "other length;" in error_line(own, "checkpoints.keep_last=1")
+    assert "other length;" in error_line(own, KEEP_ONE)
     quick_run(own, *pairs, *SHORT, "data.validation_size=12", overwrite=True)
     assert "other pairs, weights of the run;" in error_line(own, *options)
     assert not (tmp_path / "run-improved").exists()
@@ -257,10 +256,9 @@ def test_a_lack_of_memory_while_translating_comes_with_advice(run, tmp_path, cap
 
 
 def test_an_improved_model_is_pushed(run, uninterrupted):
-    keys = ["checkpoints.keep_last=1", "hub.repository=ada/better"]
     with patch("modeling_scratch.hub.push.push_run") as push, patch("modeling_scratch.hub.push.check_destination"):
         push.return_value.describe.return_value = "pushed"
-        improved(run, uninterrupted, *keys)
+        improved(run, uninterrupted, "hub.repository=ada/better")
     assert push.call_args.args[0].hub.repository == "ada/better"
 
 
