@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import quick_run, read_metrics
-from foreign_models import (
-    NAMES,
-    SETTINGS,
-    SPECIAL,
-    identical,
-    marian,
-    scratch,
-    tutorial,
-)
+from foreign_models import NAMES, SETTINGS, SPECIAL, identical, marian, scratch, tutorial
 from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 from translators import best
 from typer.testing import CliRunner
