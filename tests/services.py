@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.error import HTTPError
-from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from modeling_scratch.apps.serve.service import Service
@@ -65,14 +64,11 @@ def running(service: Service) -> Iterator[str]:
         thread.join()
 
 
-def post(url: str, parameters: dict | bytes, form: bool = False, kind: str = "application/json") -> tuple[int, dict]:
-    """Send parameters as JSON or a form, or a body of any kind. Returns the response's status and JSON."""
-    if form:
-        kind = "application/x-www-form-urlencoded"
-    if isinstance(parameters, dict):
-        parameters = urlencode(parameters).encode() if form else json.dumps(parameters).encode()
+def post(url: str, parameters: dict | bytes, kind: str = "application/json") -> tuple[int, dict]:
+    """Send parameters as JSON, or a body of some content type. Returns the response's status and JSON."""
+    body = json.dumps(parameters).encode() if isinstance(parameters, dict) else parameters
     try:
-        with urlopen(Request(url, data=parameters, headers={"Content-Type": kind}), timeout=60) as response:
+        with urlopen(Request(url, data=body, headers={"Content-Type": kind}), timeout=60) as response:
             return response.status, json.load(response)
     except HTTPError as error:
         return error.code, json.load(error)

@@ -150,67 +150,59 @@ def multipart(parameters: dict[str, bytes]) -> bytes:
     return b"".join(head.format(name).encode() + part + b"\r\n" for name, part in parameters.items()) + b"--x--\r\n"
 
 
-FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data; boundary=x"
 TEXT = "Où est la forêt ? 森林"
 
 
 @pytest.mark.parametrize(
     ("kind", "query", "body"),
     [
-        (FORM, "", urlencode({"q": TEXT, "source": "EN", "target": "de", "alternatives": "0"})),
-        (FORM, "", f"q={TEXT}&source=en&target=de"),  # unescaped, as curl -d sends it
-        (FORM, "", f"q={TEXT}&q=b&source=en&target=de"),  # as in LibreTranslate, the first counts
-        (FORM, urlencode({"q": TEXT} | EN_DE), ""),
+        (FORM, "", urlencode({"q": TEXT, "source": "EN", "target": "de", "alternatives": "0"}).encode()),
+        (FORM, "", f"q={TEXT}&source=en&target=de".encode()),  # unescaped, as curl -d sends it
+        (FORM, "", f"q={TEXT}&q=b&source=en&target=de".encode()),  # as in LibreTranslate, the first counts
+        (FORM, urlencode({"q": TEXT} | EN_DE), b""),
         (PARTS, "", multipart({"q": TEXT.encode(), "source": b"en", "target": b"de"})),
         # This codec may take minutes: parts are in UTF-8 regardless.
         (f"{PARTS}; charset=punycode", "", multipart({"q": TEXT.encode(), "source": b"en", "target": b"de"})),
     ],
 )
 def test_forms_are_equivalent_to_json(kind, query, body, url):
-    body = body if isinstance(body, bytes) else body.encode()
     assert post(f"{url}/translate?{query}", body, kind=kind) == post(f"{url}/translate", {"q": TEXT} | EN_DE)
 
 
 @pytest.mark.parametrize(
-    ("kind", "query", "body", "status"),
+    ("status", "word", "path", "body", "kind"),
     [
-        (FORM, "", b"q=a\xff&source=en&target=de", 400),
-        (FORM, "", b"q=%ff&source=en&target=de", 400),
-        (FORM, "q=%ed%a0%80", b"source=en&target=de", 400),
-        (FORM, "", b"&".join([b"a=b"] * 30), 400),
-        (PARTS, "", multipart({"q": b"a\xff", "source": b"en", "target": b"de"}), 400),
-        ("text/plain", "", b"a", 415),
-        (FORM, "", b"a" * 10_000_000, 413),  # read to the end, or the client would not see the response
+        (400, "JSON", "/translate", b"{", JSON),
+        (400, "JSON", "/translate", b"[" * 30_000, JSON),
+        (400, "JSON", "/translate", b"\xff", JSON),
+        (400, "object", "/translate", b"[1]", JSON),
+        (400, "q is missing", "/translate", EN_DE, JSON),
+        (400, "q must be a string", "/translate", {"q": ["a", None]} | EN_DE, JSON),
+        (400, "Unicode", "/translate", {"q": "\ud800"} | EN_DE, JSON),
+        (400, "not served, only en to de", "/translate", {"q": "a", "source": "en", "target": "xx"}, JSON),
+        (400, "auto to xx is not served", "/translate", {"q": "a", "source": "auto", "target": "xx"}, JSON),
+        (400, "alternatives", "/translate", {"q": "a", "alternatives": -1} | EN_DE, JSON),
+        (400, "format", "/translate", {"q": "a", "format": "pdf"} | EN_DE, JSON),
+        (413, "2,002 characters", "/translate", {"q": "a " * 1001} | EN_DE, JSON),
+        (413, "501 texts", "/translate", {"q": [""] * 501} | EN_DE, JSON),
+        (400, "at most 60", "/translate", {"q": "ab" * 300} | EN_DE, JSON),
+        (400, "no subtitles", "/translate", {"q": "a\n", "format": "srt"} | EN_DE, JSON),
+        (400, "list", "/page/translate", {"sentences": "a"} | EN_DE, JSON),
+        (404, "Not Found", "/nothing", {}, JSON),
+        (405, "Not Allowed", "/languages", {}, JSON),
+        (400, "form", "/translate", b"q=a\xff&source=en&target=de", FORM),
+        (400, "form", "/translate", b"q=%ff&source=en&target=de", FORM),
+        (400, "form", "/translate?q=%ed%a0%80", b"source=en&target=de", FORM),
+        (400, "form", "/translate", b"&".join([b"a=b"] * 30), FORM),
+        (400, "form", "/translate", multipart({"q": b"a\xff", "source": b"en", "target": b"de"}), PARTS),
+        (413, "too large", "/translate", b"a" * 10_000_000, FORM),  # after reading it, or the client would not listen
+        (415, "text/plain", "/translate", b"a", "text/plain"),
     ],
 )
-def test_unreadable_bodies_are_refused(kind, query, body, status, url):
-    assert post(f"{url}/translate?{query}", body, kind=kind)[0] == status
-
-
-@pytest.mark.parametrize(
-    ("path", "parameters", "status", "word"),
-    [
-        ("/translate", b"{", 400, "JSON"),
-        ("/translate", b"[" * 30_000, 400, "JSON"),
-        ("/translate", b"[1]", 400, "object"),
-        ("/translate", EN_DE, 400, "q is missing"),
-        ("/translate", {"q": ["a", None]} | EN_DE, 400, "q must be a string"),
-        ("/translate", {"q": "\ud800"} | EN_DE, 400, "Unicode"),
-        ("/translate", {"q": "a", "source": "en", "target": "xx"}, 400, "en to xx is not served, only en to de"),
-        ("/translate", {"q": "a", "source": "auto", "target": "xx"}, 400, "auto to xx is not served"),
-        ("/translate", {"q": "a", "alternatives": -1} | EN_DE, 400, "alternatives"),
-        ("/translate", {"q": "a", "format": "pdf"} | EN_DE, 400, "format"),
-        ("/translate", {"q": "a " * 1001} | EN_DE, 413, "2,002 characters"),
-        ("/translate", {"q": [""] * 501} | EN_DE, 413, "501 texts"),
-        ("/translate", {"q": "ab" * 300} | EN_DE, 400, "at most 60"),
-        ("/translate", {"q": "a\n", "format": "srt"} | EN_DE, 400, "no subtitles"),
-        ("/page/translate", {"sentences": "a"} | EN_DE, 400, "list"),
-        ("/nothing", {}, 404, "Not Found"),
-        ("/languages", {}, 405, "Method Not Allowed"),
-    ],
-)
-def test_wrong_requests_are_refused(url, path, parameters, status, word):
-    found, answer = post(f"{url}{path}", parameters)
+def test_wrong_requests_are_refused(status, word, path, body, kind, url):
+    found, answer = post(f"{url}{path}", body, kind=kind)
     assert (found, word in answer["error"]) == (status, True), answer
 
 
