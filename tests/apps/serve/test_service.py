@@ -323,7 +323,7 @@ def wait_until(condition):
 
 
 def test_requests_that_take_too_long_or_whose_clients_disconnect_are_given_up(slow_directions, slow_engine):
-    with running(Service(slow_directions, Limits(seconds=0.3))) as url:
+    with running(Service(slow_directions, Limits(seconds=0.5))) as url:
         with connected(url) as client:
             client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
             assert client.recv(1000).startswith(b"HTTP/1.1 408")
@@ -334,7 +334,7 @@ def test_requests_that_take_too_long_or_whose_clients_disconnect_are_given_up(sl
             assert b"retry-after: 1" in answer
         with connected(url) as client:
             client.sendall(raw_request({"q": "a"} | EN_DE))
-            time.sleep(0.1)
+            wait_until(lambda: metric(url, "scratch_waiting_sentences") == 1)  # behind that of the request before
         wait_until(lambda: 'status="499"' in get(f"{url}/metrics"))
         slow_engine.go.set()
 
