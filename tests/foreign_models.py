@@ -134,7 +134,7 @@ NAMES = {
     "target_embedding": "tgt_tok_emb.embedding.weight",
     "output_projection": "generator",
 }
-TOLD = {"num_heads": 4, "norm_position": "post", "activation_function": "relu", "scale_embedding": True}
+SETTINGS = {"num_heads": 4, "norm_position": "post", "activation_function": "relu", "scale_embedding": True}
 
 
 def tutorial(**options) -> Tutorial:

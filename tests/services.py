@@ -1,13 +1,13 @@
-"""What the tests of the service share: an engine that waits, a service in this process, and requests to it."""
+"""What tests of the service share: an engine that waits, a service in this process, requests, and an event loop."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.error import HTTPError
-from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from modeling_scratch.apps.serve.service import Service
@@ -16,7 +16,7 @@ from modeling_scratch.inference.translate import Translation
 
 
 class Slow:
-    """An engine that translates when it is told to, and fails on one sentence."""
+    """An engine that waits for `go` before it translates, and fails on the sentence "bad"."""
 
     def __init__(self):
         self.go, self.batches, self.num_beams, self.limit = threading.Event(), [], 1, 1
@@ -32,9 +32,25 @@ class Slow:
         return [[Translation(text.upper())] for text in texts]
 
 
+def in_event_loop(test: Callable) -> Callable[[], None]:
+    """Make a test of a coroutine function."""
+
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 @contextmanager
 def running(service: Service) -> Iterator[str]:
-    """Where a service listens, until the end of the block."""
+    """Run a service until the end of the block. Its value is the service's address."""
     listener = listening("127.0.0.1", 0)
     server = make_server(service.app, log_level="critical", timeout_graceful_shutdown=2)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -48,29 +64,27 @@ def running(service: Service) -> Iterator[str]:
         thread.join()
 
 
-def post(url: str, parameters: dict | bytes, form: bool = False) -> tuple[int, dict]:
-    """The status and the JSON that a service answers."""
-    body, kind = parameters, "application/json"
-    if isinstance(parameters, dict):
-        body = urlencode(parameters).encode() if form else json.dumps(parameters).encode()
-    if form:
-        kind = "application/x-www-form-urlencoded"
-    return sent(Request(url, data=body, headers={"Content-Type": kind}))
-
-
-def sent(request: Request) -> tuple[int, dict]:
-    """The same for any request."""
+def post(url: str, parameters: dict | bytes, kind: str = "application/json") -> tuple[int, dict]:
+    """Send parameters as JSON, or a body of some content type. Returns the response's status and JSON."""
+    body = json.dumps(parameters).encode() if isinstance(parameters, dict) else parameters
     try:
-        with urlopen(request, timeout=60) as response:
+        with urlopen(Request(url, data=body, headers={"Content-Type": kind}), timeout=60) as response:
             return response.status, json.load(response)
     except HTTPError as error:
         return error.code, json.load(error)
 
 
 def connected(url: str) -> socket.socket:
-    """A connection to a service, for requests that no client would send."""
+    """A connection to a service, for requests that no HTTP client would send."""
     host, port = url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=60)
+
+
+def raw_request(parameters: dict) -> bytes:
+    """A request to /translate with JSON, to be sent in pieces."""
+    body = json.dumps(parameters).encode()
+    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
 
 
 def get(url: str) -> str:
@@ -79,6 +93,6 @@ def get(url: str) -> str:
 
 
 def metric(url: str, name: str) -> float:
-    """A number of /metrics."""
+    """A number of /metrics, summed over its labels."""
     lines = get(f"{url}/metrics").splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))

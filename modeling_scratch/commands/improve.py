@@ -29,7 +29,7 @@ def main(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the stages, with times; run none")] = False,
     max_minutes: Annotated[
-        float | None, typer.Option(min=0, help="then exit with 75; the same command continues")
+        float | None, typer.Option(min=0, help="then exit with 75; repeat the command to resume")
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -41,7 +41,7 @@ def main(
     the improved model it writes OUTPUT-work, which may be deleted once that is finished.
     """
     set_up_terminal()
-    with one_line_errors(debug, is_main_process(), "interrupted; the same command continues"):
+    with one_line_errors(debug, is_main_process(), "interrupted; repeat the command to resume"):
         from ..apps.experiments.improve import ImprovementOptions, ImprovementPlan, improve, stages
         from ..hub.push import check_destination, push_run, try_push
         from ..training.processes import explained_loss_of_a_process, make_accelerator, on_main

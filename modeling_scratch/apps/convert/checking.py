@@ -1,4 +1,4 @@
-"""What the conversions share: loading the original, copying its tokenizers, comparing the result with it."""
+"""Steps that conversions share: load the original, copy its tokenizers, compare the result with the original."""
 
 import logging
 from collections.abc import Callable
@@ -31,22 +31,22 @@ def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -
         convert: takes the model and returns the converted one.
 
     Returns:
-        The largest difference of logits, as from `verify`.
+        The largest difference between the models' logits; see `verify`.
     """
-    read = load_model(src, model_type)
-    converted = convert(read)
+    original = load_model(src, model_type)
+    converted = convert(original)
     converted.save_pretrained(folder)
     config = converted.config
     both = config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
-    carry_tokenizers(src, folder, both)
-    scratch = read if model_type == ScratchConfig.model_type else converted
-    return verify(read, load_translator(str(folder)), scratch.config)
+    copy_tokenizers(src, folder, both)
+    scratch = original if model_type == ScratchConfig.model_type else converted
+    return verify(original, load_translator(str(folder)), scratch.config)
 
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
     """
-    The translator in a folder or on the Hub, in its own dtype. Raises UserError if it has a different type or lacks
-    weights.
+    The translator in a folder or on the Hub, in the dtype of its weights. Raises UserError if it is of another type or
+    lacks weights.
     """
     config = load_config(name)
     if config.model_type != model_type:
@@ -54,12 +54,12 @@ def load_model(name: str, model_type: str) -> PreTrainedModel:
     return load_translator(name)
 
 
-def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
+def copy_tokenizers(name: str, folder: Path, both: bool = False) -> None:
     """
     Copy the tokenizers of a model folder or Hub name to a folder. Warn if there are none.
 
     Args:
-        both: write a shared tokenizer for each side, as a model with two embeddings needs.
+        both: write a shared tokenizer twice, once for each side, as a model with two embeddings needs.
     """
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     found = [file for file in TOKENIZER_FILES if cached_file(name, file, **quiet)]
@@ -67,7 +67,7 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
         logger.warning(f"{name} has no tokenizer, so neither has the converted model")
         return
     if "source.spm" in found:
-        import sentencepiece  # noqa: F401, so that an error names the extra that installs it
+        import sentencepiece  # noqa: F401, so that its absence is an error that names the extra
     limit = getattr(load_config(name), "max_position_embeddings", None)
     source, target = load_tokenizers(name)
     save_tokenizers(source, target, folder, limit)
@@ -76,13 +76,13 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
 
 
 @torch.inference_mode()
-def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
+def verify(original: nn.Module, converted: nn.Module, config: ScratchConfig) -> float:
     """
-    The largest difference between two models' logits, in float32, on random right-padded ids.
+    The largest difference between two models' logits, in float32, on random ids with padding on the right.
 
     Args:
-        read, written: take input_ids, attention_mask and decoder_input_ids; return logits, or outputs that have them.
-        config: gives the vocabularies and the longest sequence.
+        original, converted: take input_ids, attention_mask and decoder_input_ids; return logits or an output with them.
+        config: for the sizes of the vocabularies and the longest sequence.
 
     Raises:
         UserError: the difference is above `LARGEST_DIFFERENCE`.
@@ -95,7 +95,7 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
         "attention_mask": mask.long(),
         "decoder_input_ids": torch.randint(config.target_vocab_size, mask.shape, generator=random),
     }
-    models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (read, written)]
+    models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (original, converted)]
     outputs = [model.eval()(**inputs) for model in models]
     first, second = (getattr(output, "logits", output) for output in outputs)
     return _checked((first - second).abs().max().item(), "logits")
@@ -106,10 +106,10 @@ Scorer = Callable[[list[list[int]], list[list[int]]], list[list[float]]]
 
 def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> float:
     """
-    The largest difference between two models' log-probabilities of random tokens, in float32.
+    The largest difference between the log-probabilities of random tokens by a model and by its conversion, in float32.
 
     Args:
-        scorer: takes the tokens of sources and targets; returns the converted model's log-probabilities of each
+        scorer: takes token ids of sources and of targets; returns the converted model's log-probabilities of each
             target's tokens and of the end token after them.
 
     Raises:

@@ -15,12 +15,12 @@ from ...errors import UserError
 from ...loading import load_tokenizers, vocabulary_size
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
-from .checking import carry_tokenizers, load_model, verify_scores
+from .checking import copy_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights, misfits
 
-SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
-LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
+SETTINGS = "generation.json"  # the file next to the model with arguments for translate_batch
+LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, whose size is a hard limit in CTranslate2
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -37,12 +37,12 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 
-# Besides `NEEDS_GENERATE`, settings for which translate_batch has no argument, or which it interprets differently.
+# In addition to `NEEDS_GENERATE`: settings that translate_batch lacks or interprets differently.
 _LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
-    """The fields of a config that CTranslate2 cannot express, each with the value that it needs."""
+    """Describe each field of a config that CTranslate2 cannot express, with the values that it can."""
     positions = ("sinusoidal", "learned", "rotary")
     needed = {"activation_function": _ACTIVATIONS, "position_embedding_type": positions, "share_layers": [False]}
     needed["norm_type"] = ("layer_norm", "rms_norm")
@@ -58,23 +58,23 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
 
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) -> list[str]:
     """
-    The token of each row of an embedding; unused rows get placeholder names.
+    The token of each row of an embedding. Rows without a token get placeholders.
 
     Raises:
         UserError: the tokenizer has more ids than the embedding has rows.
     """
     if (size := vocabulary_size(tokenizer)) > rows:
         raise UserError(
-            f"the {side} tokenizer has {size} ids and its embedding {rows} rows; use the tokenizer that the model was "
-            "trained with"
+            f"the {side} tokenizer has {size} ids, but its embedding has only {rows} rows; use the tokenizer that the "
+            "model was trained with"
         )
-    # Ids below `size` may have no token either, as in some of tiktoken's encodings.
+    # Some ids below `size` may lack a token too, as in encodings of tiktoken.
     tokens = [*tokenizer.convert_ids_to_tokens(range(size)), *[None] * (rows - size)]
     return [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
 
 
 def _copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
-    """Pack several layers with the same input into one."""
+    """Copy layers that have the same input, packed into one."""
     spec.weight = torch.cat([layer.weight for layer in layers])
     if layers[0].bias is not None:
         spec.bias = torch.cat([layer.bias for layer in layers])
@@ -95,9 +95,9 @@ def _copy_attention(spec: Any, attention: nn.Module, norm: nn.Module, is_self: b
 
 
 def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
-    """Copy a stack. rows: how many positions its table gets."""
+    """Copy an encoder or decoder, with a table of `rows` positions."""
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-    embeddings.weight = stack.embed_tokens.weight.clone()  # quantizing alters it in place
+    embeddings.weight = stack.embed_tokens.weight.clone()  # since quantization works in place
     spec.scale_embeddings = float(stack.embed_scale)
     if stack.config.position_embedding_type != "rotary":
         places, zeros = torch.arange(rows, device=stack.device)[None], torch.zeros(1, rows, stack.config.d_model)
@@ -122,10 +122,10 @@ def to_ctranslate2(
     model: ScratchForConditionalGeneration, source_vocabulary: list[str], target_vocabulary: list[str]
 ) -> transformer_spec.TransformerSpec:
     """
-    The model as a CTranslate2 specification: call its `optimize`, which quantizes, and then its `save`.
+    The model as a CTranslate2 specification. To write it, call its `optimize`, which quantizes, and then its `save`.
 
     Raises:
-        UserError: CTranslate2 cannot express the config; the message names each field, its value and the value needed.
+        UserError: CTranslate2 cannot express the model; the message names each field, its value and the value needed.
     """
     check_plain_weights(model)
     config = model.config
@@ -144,7 +144,8 @@ def to_ctranslate2(
         shared |= {"rotary_scaling_factor": parameters["factor"]} if linear else {}
 
     def norms(final_norm: bool) -> dict[str, bool]:
-        # The spec of a post-norm stack has no final norm, but the runtime supports one.
+        # The runtime supports a final norm after post-norm layers, but only a pre-norm spec has a place for it: the
+        # stack's own `pre_norm` is set below.
         return {"pre_norm": config.norm_position == "pre" or final_norm, "no_final_norm": not final_norm}
 
     encoder = transformer_spec.TransformerEncoderSpec(
@@ -155,7 +156,7 @@ def to_ctranslate2(
     )
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     if config.position_embedding_type == "rotary":
-        vars(encoder).pop("position_encodings", None)  # always present in an encoder's spec
+        vars(encoder).pop("position_encodings", None)  # every encoder spec has it
     rows, search = config.max_position_embeddings, read_search(model)
     if config.position_embedding_type == "sinusoidal":
         rows = max(rows, LEAST_POSITIONS, search.longest + 1)
@@ -178,7 +179,7 @@ def to_ctranslate2(
 
 def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
     """
-    Write the model's generation settings as arguments of CTranslate2's translate_batch, with a warning of those that it
+    Write the model's generation settings as arguments of CTranslate2's translate_batch, and warn about those that it
     lacks.
     """
     search = read_search(model)
@@ -190,7 +191,7 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
         "length_penalty": search.length_penalty,
         "min_decoding_length": search.shortest,
         "max_decoding_length": search.longest,
-        "max_input_length": 0,  # no limit: by default, input is silently cut after 1,024 tokens
+        "max_input_length": 0,  # no limit: the default silently truncates input to 1,024 tokens
         "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
         "repetition_penalty": generation.repetition_penalty or 1.0,
         "end_token": [target_vocabulary[token] for token in search.ends],
@@ -201,7 +202,7 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
 
 
 class CTranslate2Scorer:
-    """Scores given tokens with a converted model, to compare it with the original."""
+    """Scores given targets with a converted model, to compare it with the original."""
 
     def __init__(self, folder: Path, source_vocabulary: list[str], target_vocabulary: list[str]):
         self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
@@ -222,10 +223,10 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
 
     Args:
         name: a model folder or Hub name.
-        quantization: type of the stored weights, by CTranslate2's name.
+        quantization: the type of the stored weights, as CTranslate2 names it.
 
     Returns:
-        The largest difference of log-probabilities from the original, before quantization.
+        The largest difference between its log-probabilities and the original's, before quantization.
 
     Raises:
         UserError: CTranslate2 cannot express the model, or its results differ from the original's.
@@ -234,7 +235,7 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
     rows = (model.config.vocab_size, model.config.target_vocab_size)
     tokenizers = zip(load_tokenizers(name), rows, ("source", "target"), strict=True)
     vocabularies = [read_vocabulary(*each) for each in tokenizers]
-    # First in float32, to compare it with the original; the cost of quantization shows in BLEU.
+    # First in float32, to compare it with the original: after quantization it differs, at a cost that BLEU measures.
     for each in dict.fromkeys(["float32", quantization]):
         spec = to_ctranslate2(model, *vocabularies)
         spec.optimize(each)
@@ -244,5 +245,5 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
         if each == "float32":
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     write_settings(model, vocabularies[1], folder)
-    carry_tokenizers(name, folder)
+    copy_tokenizers(name, folder)
     return difference

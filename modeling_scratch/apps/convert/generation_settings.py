@@ -8,7 +8,7 @@ from ...model.modeling_scratch import ScratchForConditionalGeneration
 
 logger = logging.getLogger(__name__)
 
-# Settings that no other runtime has.
+# Settings that only `generate()` has.
 NEEDS_GENERATE = ("do_sample", "forced_bos_token_id", "forced_eos_token_id")
 NEEDS_GENERATE += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
 NEEDS_GENERATE += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty")
@@ -17,13 +17,13 @@ NEEDS_GENERATE += ("watermarking_config",)
 
 
 def as_list(ids: int | list[int] | None) -> list[int]:
-    """The token ids in a field that may hold one, several or none."""
+    """The token ids in a field that holds one, several or none."""
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How `generate()` searches by default. Lengths count new tokens, including the end token."""
+    """How `generate()` searches by default. Lengths are in new tokens, including the end token."""
 
     start: int | None
     num_beams: int
@@ -36,15 +36,15 @@ class SearchSettings:
 
 
 def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
-    """How a model searches, according to its generation config and the limit of its positions."""
+    """The search settings of a model, from its generation config and the limit of its positions."""
     generation, config = model.generation_config, model.config
-    # `max_length` and `min_length` count the start token. The default is 20 new tokens.
+    # `max_length` and `min_length` include the start token. The default is 20 new tokens.
     longest = generation.max_new_tokens or (generation.max_length or 21) - 1
     if config.position_embedding_type == "learned":
         longest = min(longest, config.max_position_embeddings)
     start = generation.decoder_start_token_id
     ends = as_list(generation.eos_token_id) or as_list(config.eos_token_id)
-    # Like `generate()`, which never bans the end token by bad_words_ids.
+    # As in `generate()`, bad_words_ids cannot ban an end token.
     bad_words = [words for words in generation.bad_words_ids or [] if words not in [[end] for end in ends]]
     return SearchSettings(
         start=config.decoder_start_token_id if start is None else start,
@@ -59,7 +59,7 @@ def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
 
 
 def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
-    """Warn of the generation settings, of `NEEDS_GENERATE` and `more`, that an export leaves out."""
+    """Warn about the generation settings in `NEEDS_GENERATE` and `more` that an export leaves out."""
     neutral = {"repetition_penalty": 1.0}
     values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
     found = [name for name, value in values.items() if value and value != neutral.get(name)]

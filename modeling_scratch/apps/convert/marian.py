@@ -1,11 +1,11 @@
 """
 Conversion from and to Marian's translators (Junczys-Dowmunt et al. 2018, https://arxiv.org/abs/1804.00344), such as
-those of OPUS-MT, in the form of Transformers' MarianMTModel.
+those of OPUS-MT, as Transformers' MarianMTModel.
 
 Both are the paper's post-norm Transformer. They differ in names and in the layout of sinusoidal positions: a Scratch
-model alternates sines and cosines (section 3.5), while Marian has the sines in the first half of d_model and the
-cosines in the second. Nothing else gives the dimensions of the residual stream an order, so permuting every weight that
-reads or writes the stream turns one model into the other.
+model alternates sines and cosines (section 3.5), while Marian has all sines in the first half of d_model and all
+cosines in the second. Nothing else in the model depends on the order of the residual stream's dimensions, so permuting
+every weight that reads or writes the stream turns one model into the other.
 """
 
 import copy
@@ -69,14 +69,14 @@ _READ_THE_STREAM = ("embed_tokens", "q_proj", "k_proj", "v_proj", "up_proj", "lm
 
 
 def _marian_name(name: str) -> str:
-    """What Marian calls a parameter of ScratchForConditionalGeneration."""
+    """Marian's name for a parameter of ScratchForConditionalGeneration."""
     if name == "lm_head.bias":
         return "final_logits_bias"
     return ".".join(_MARIAN_PARTS.get(part, part) for part in name.split(".") if part != "feed_forward")
 
 
 def _marian_dimensions(d_model: int) -> torch.Tensor:
-    """(d_model,): element i is the dimension of Marian's residual stream that a Scratch model has at i."""
+    """(d_model,): element i is the dimension of Marian's residual stream that is dimension i of a Scratch model's."""
     dimensions, sines = torch.empty(d_model, dtype=torch.long), (d_model + 1) // 2
     dimensions[0::2] = torch.arange(sines)
     dimensions[1::2] = torch.arange(sines, d_model)
@@ -92,7 +92,7 @@ def _permute(name: str, weight: torch.Tensor, dimensions: torch.Tensor) -> torch
 
 
 def check_plain_weights(model: PreTrainedModel) -> None:
-    """Raise UserError if a model's weights are not those of its class, as with LoRA."""
+    """Raise UserError if a model has other weights than its class, such as adapters."""
     with torch.device("meta"):
         plain = type(model)(copy.deepcopy(model.config))
     if other := sorted(model.state_dict().keys() ^ plain.state_dict().keys()):
@@ -113,7 +113,7 @@ def misfits(config: ScratchConfig, needed: Mapping[str, Collection]) -> list[str
 
 
 def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> None:
-    """Raise UserError if a stack's positions are not sinusoidal."""
+    """Raise UserError if the positions of the encoder or decoder are not sinusoidal."""
     for side in ("encoder", "decoder"):
         table = getattr(marian_model.model, side).embed_positions.weight.detach().cpu()
         expected = SinusoidalPositionEmbedding.encode(torch.arange(len(table)), table.shape[1])
@@ -127,7 +127,7 @@ def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> N
 
 @torch.no_grad()
 def widen(marian_model: MarianMTModel) -> MarianMTModel:
-    """Convert the model to float32, recomputing its table of positions, which half precision rounds to 3 digits."""
+    """Convert the model to float32, and recompute its table of positions, which half precision rounds to 3 digits."""
     marian_model.float()
     for stack in (marian_model.model.encoder, marian_model.model.decoder):
         stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
@@ -139,8 +139,8 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     Convert a Marian model to a Scratch model with the same weights, dtype, device, dropouts and generation config. It
     gives the same logits and generates the same tokens.
 
-    They agree if padding is on the right, where tokenizers put it: Marian's positions count padding too, a Scratch
-    model's do not. Which embeddings are shared is read from the weights. Marian's max_position_embeddings is a hard
+    The models agree if padding is on the right, where tokenizers put it: Marian's positions count padding, a Scratch
+    model's do not. Which embeddings are shared is inferred from the weights. Marian's max_position_embeddings is a hard
     limit, but a Scratch model takes longer sequences. LayerDrop, which affects only training, is left out.
 
     Raises:
@@ -186,9 +186,9 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     gives the same logits and generates the same tokens if padding is on the right.
 
     The Marian model has a table of max_position_embeddings positions and fails on longer sequences. An output
-    projection without a bias gets one of zeros. Marian ties all embeddings or none: with
-    share_encoder_decoder_embeddings True and tie_word_embeddings False it holds the embedding twice, and the copies
-    would diverge in further training.
+    projection without a bias gets a bias of zeros. Marian ties all embeddings or none: with
+    share_encoder_decoder_embeddings True and tie_word_embeddings False it has two copies of the embedding, which would
+    diverge in further training.
 
     Raises:
         UserError: Marian cannot express the model; the message names each field, its value and the value needed.

@@ -1,6 +1,6 @@
 """
-A translator as two ONNX graphs, for runtimes without PyTorch: one encodes a sentence, the other decodes one step of its
-translation with cached keys and values.
+A translator as two ONNX graphs, for runtimes without PyTorch: one encodes a sentence, the other computes one step of
+decoding, with cached keys and values.
 """
 
 import logging
@@ -17,11 +17,11 @@ from ...model.modeling_scratch import ScratchForConditionalGeneration
 from .generation_settings import SearchSettings
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-_SMALL = 1024  # matrices with fewer numbers are not worth quantizing
+_SMALL = 1024  # matrices with fewer elements are not worth quantizing
 
 
 class EncoderGraph(nn.Module):
-    """Encodes sentences, and projects them to the keys and values of cross-attention."""
+    """Encodes sentences and projects them to the keys and values of cross-attention."""
 
     def __init__(self, model: ScratchForConditionalGeneration):
         super().__init__()
@@ -46,7 +46,7 @@ class EncoderGraph(nn.Module):
 
 
 class _StepCache:
-    """Replaces the decoder's cache in a graph: reads keys and values from tensors, and collects new ones."""
+    """Replaces the decoder's cache in a graph: reads past keys and values from tensors, and collects the new ones."""
 
     def __init__(self, past: Sequence[torch.Tensor], source: Sequence[torch.Tensor]):
         self.past, self.collected = past, []
@@ -158,8 +158,15 @@ def write_graph(
     outputs: list[str],
     dynamic: list[dict[int, torch.export.Dim] | tuple[dict[int, torch.export.Dim], ...]],
 ) -> None:
-    """Write a graph whose inputs have these names, examples and dynamic sizes (a tuple of them for `*inputs`)."""
-    # Both are needed by the exporter; an extra of this package installs them.
+    """
+    Export a module to an ONNX file.
+
+    Args:
+        inputs: an example of each input, by its name.
+        outputs: the names of the outputs.
+        dynamic: the dynamic dimensions of each argument of `forward`; a tuple of them for `*arguments`.
+    """
+    # The exporter needs both; an extra of this package installs them.
     import onnx
     import onnxscript  # noqa: F401
 
@@ -179,7 +186,7 @@ def write_graph(
         )
     model = onnx.load(path)
     for noted in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
-        noted.ClearField("metadata_props")  # source files on this machine
+        noted.ClearField("metadata_props")  # paths of source files on this machine
         noted.ClearField("doc_string")
     model.graph.ClearField("value_info")
     onnx.save(model, path)
@@ -214,14 +221,14 @@ def quantize_weights(path: Path) -> None:
 
 
 def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """A matrix as int8, the scales by which its rows or columns (axis 0 or 1) are multiplied, and the squared error."""
+    """A matrix as int8, the scales of its rows (axis 0) or columns (axis 1), and the sum of squared errors."""
     scales = np.abs(values).max(axis=1 - axis, keepdims=True).clip(min=1e-12) / 127
     integers = np.rint(values / scales).astype(np.int8)
     return integers, scales, float(np.square(integers * scales - values).sum())
 
 
 class OnnxScorer:
-    """Scores given tokens with exported graphs, to compare them with the model."""
+    """Scores given targets with exported graphs, to compare them with the model."""
 
     names = (ENCODER, DECODER)
 

@@ -1,9 +1,9 @@
 """
 Conversion from and to torch.nn.Transformer, which packs the query, key and value projections into one matrix.
 
-torch.nn.Transformer has only the layers; everyone writes the embeddings, positions and output projection around it.
-`TorchTranslator` does so with the names of PyTorch's translation tutorial. To read someone else's state dict, its
-tensors are renamed to those of a `TorchTranslator`.
+torch.nn.Transformer has only the layers; embeddings, positions and output projection are everyone's own.
+`TorchTranslator` adds them with the names of PyTorch's translation tutorial. To read another state dict, its tensors
+are given the names of a `TorchTranslator`.
 """
 
 import math
@@ -65,7 +65,7 @@ def packed_layout(config: ScratchConfig) -> dict[str, list[str]]:
 
 
 def empty_transformer(config: ScratchConfig) -> nn.Transformer:
-    """A torch.nn.Transformer of the shape that a config describes."""
+    """A torch.nn.Transformer of the shape that a config describes, with random weights."""
     name = config.activation_function
     stacks = {}
     for side, layer_class, stack_class in (
@@ -106,7 +106,7 @@ class TorchTranslator(nn.Module):
         self.generator = nn.Linear(config.d_model, config.target_vocab_size, bias=config.lm_head_bias)
 
     def embed(self, embedding: nn.Embedding, input_ids: torch.Tensor) -> torch.Tensor:
-        """(batch_size, sequence_length) to (batch_size, sequence_length, d_model), scaled and positioned."""
+        """(batch_size, sequence_length) to (batch_size, sequence_length, d_model), scaled, with positions added."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         encodings = SinusoidalPositionEmbedding.encode(positions, self.config.d_model)
         return embedding(input_ids) * self.scale + encodings.to(embedding.weight.dtype)
@@ -138,7 +138,7 @@ class TorchTranslator(nn.Module):
 
 def build_scratch(translator: TorchTranslator) -> ScratchForConditionalGeneration:
     """
-    The Scratch model that computes the same. If the translator has no biases (bias=False), attention_bias and ffn_bias
+    The Scratch model that computes the same. For a translator without biases (bias=False), attention_bias and ffn_bias
     are False, and the norms' biases are 0. The generation config's `max_length` is max_position_embeddings.
     """
     config, weights, state = translator.config, translator.transformer.state_dict(), {}
@@ -207,19 +207,20 @@ _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
     """
-    The state dict in a file saved by torch.save. Raises UserError if it holds anything else; no code in it is run.
+    The state dict in a file saved by torch.save. No code in the file is run. Raises UserError if it contains anything
+    else.
     """
     with reading(path, "not a state dict saved by torch.save (save model.state_dict(), not the model): "):
         state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
-        raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
+        raise UserError(f"{path} contains a {type(state).__name__}, not a state dict")
     return state
 
 
 def from_torch(state: Mapping[str, torch.Tensor], **arguments) -> ScratchForConditionalGeneration:
     """
-    A Scratch model with the weights and dtype of a translator around torch.nn.Transformer, from its state dict.
-    Arguments and errors are those of `read_torch`.
+    A Scratch model with the weights and dtype of a translator around torch.nn.Transformer, from its state dict. See
+    `read_torch` for arguments and errors.
     """
     return build_scratch(read_torch(state, **arguments))
 
@@ -233,17 +234,17 @@ def read_torch(
     **settings,
 ) -> TorchTranslator:
     """
-    The translator that a state dict holds, in our own modules.
+    The translator in a state dict, as a `TorchTranslator`.
 
-    torch.nn.Transformer expects vectors that are already embedded and positioned. `TorchTranslator` takes a token's
-    embedding, times sqrt(d_model) if `scale_embedding`, and adds alternating sines and cosines of its position, counted
-    from 0, as PyTorch's tutorial does. A table of such positions is recognized, and left out. d_model, depths,
+    torch.nn.Transformer takes embeddings to which positions have been added. As in PyTorch's tutorial,
+    `TorchTranslator` multiplies a token's embedding by sqrt(d_model) if `scale_embedding`, and adds alternating sines
+    and cosines of its position, counted from 0. A table of such positions is recognized and left out. d_model, depths,
     feed-forward widths, biases, final norms, vocabularies and the sharing of embeddings are read from the weights.
 
     Args:
-        source_embedding, target_embedding, output_projection: the name of a weight, or of the module that holds it; the
+        source_embedding, target_embedding, output_projection: the name of a weight, or of the module that has it; the
             projection's bias is read too. Source and target may share a name.
-        settings: what is not in the weights; see `implied_config`.
+        settings: everything that the weights do not tell; see `implied_config`.
 
     Raises:
         UserError: a weight is missing, has an unexpected shape, or has no counterpart.
@@ -305,10 +306,10 @@ def implied_config(
         num_heads: heads per attention layer.
         norm_position: "pre" for norm_first=True, "post" for False.
         activation_function: "relu", "gelu" or another name that ScratchConfig takes.
-        bos_token_id: also the token that the decoder starts from.
+        bos_token_id: also the token that decoding starts from.
 
     Raises:
-        UserError: the settings are not valid, or a weight is missing.
+        UserError: a setting is not valid, or a weight is missing.
     """
     source, target, output = (state[name] for name in (SOURCE_EMBEDDING, TARGET_EMBEDDING, GENERATOR))
     shared = torch.equal(source, target)
@@ -339,13 +340,13 @@ def implied_config(
 
 
 def _find_prefix(state: Mapping[str, torch.Tensor]) -> str:
-    """What precedes the names of the torch.nn.Transformer, such as `transformer.`."""
+    """The prefix of the names of the torch.nn.Transformer, such as `transformer.`."""
     found = [name.removesuffix(_PACKED) for name in state if name.endswith(_PACKED)]
     if len(found) == 1:
         return found[0]
     if found:
         raise UserError(
-            f"the state dict contains several torch.nn.Transformer: {', '.join(map(repr, found))}; save one"
+            f"the state dict contains several torch.nn.Transformer ({', '.join(map(repr, found))}); save only one"
         )
     raise UserError(
         f"there is no {_PACKED}, so these are not the weights of a torch.nn.Transformer; the first names are "
@@ -357,14 +358,14 @@ def _find(state: Mapping[str, torch.Tensor], given: str, what: str) -> str:
     """The name of a matrix (vocabulary, d_model), given its own name or its module's."""
     name = given if given in state else f"{given}.weight"
     if name not in state:
-        raise UserError(f"{what}: the weights have no {given!r} and no {name!r}")
+        raise UserError(f"{what}: there is no weight {given!r} or {name!r}")
     if state[name].ndim != 2:
         raise UserError(f"{what} has the shape {tuple(state[name].shape)}; it must be (vocabulary, d_model)")
     return name
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether a value is a dense tensor with at least one dimension."""
+    """Whether a value is a dense tensor with data and at least one dimension."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta and value.ndim > 0
 
 
@@ -382,7 +383,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _read_shape(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The config fields implied by the names and shapes of the torch.nn.Transformer's weights."""
+    """The config fields that the names and shapes of the torch.nn.Transformer's weights imply."""
     layers = {name.removeprefix(f"{TRANSFORMER}."): value for name, value in state.items()}
     has_bias = "encoder.layers.0.self_attn.in_proj_bias" in layers
     shape = {"d_model": layers[_PACKED].shape[-1], "final_norm": "encoder.norm.weight" in layers}

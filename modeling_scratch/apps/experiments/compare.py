@@ -1,4 +1,4 @@
-"""Compare runs: their numbers side by side, their recipes, means over seeds, the significance of differences."""
+"""Compare runs: their scores and costs, their recipes, means over seeds, the significance of differences."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -14,16 +14,18 @@ from ...recipe.reading import WITHOUT_EFFECT, flat_recipe
 from ...training.folder import RECIPE, read_translations, scored_set
 from ...training.records import RunRecords
 
-SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
+SO_FAR = "validation so far"  # in place of the test sets, for a run that is not finished
 
 
 @dataclass
 class Run:
     """
+    A run, finished or not.
+
     Args:
-        minutes, target_tokens: of the updates up to the last log line; None: there is no log line yet.
-        scores: a record of scores for each split or test set, by its name. Those of an unfinished run are of its best
-            weights so far, with fewer beams and without intervals.
+        minutes, target_tokens: the training time and the tokens up to the last log line; None: no line was logged yet.
+        scores: {split or test set: its record of scores}. The scores of an unfinished run are those of its best weights
+            so far, with fewer beams and without intervals.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Run:
     scores: dict[str, dict[str, Any]]
 
     def numbers(self) -> dict[str, float]:
-        """The numbers that are known of the run, by column title."""
+        """{column title: number}, without the numbers that are not known yet."""
         counts = {"updates": self.updates, "minutes": self.minutes}
         counts |= {"target tokens": self.target_tokens, "parameters": self.parameters}
         scores = {column(name, key): record[key] for name, record in self.scores.items() for key in scores_in(record)}
@@ -45,7 +47,12 @@ class Run:
 
 @dataclass
 class Group:
-    """Finished runs that differ only in their seeds: (mean, standard deviation) of each number that all have."""
+    """
+    Finished runs that differ only in their seeds.
+
+    Args:
+        numbers: {column title: (mean, standard deviation)} of the numbers that all runs have.
+    """
 
     runs: list[str]
     numbers: dict[str, tuple[float, float]]
@@ -54,10 +61,10 @@ class Group:
 @dataclass
 class Significance:
     """
-    How a run's BLEU differs from the first run's on the same sentences.
+    The difference between a run's BLEU and the first run's on the same sentences.
 
     Args:
-        p_value: of sacreBLEU's paired bootstrap; 1 if there is no difference.
+        p_value: from sacreBLEU's paired bootstrap; 1 if there is no difference.
     """
 
     run: str
@@ -70,8 +77,10 @@ class Significance:
 @dataclass
 class Comparison:
     """
+    What `compare` finds.
+
     Args:
-        differences: the values, in the order of the runs, of each key in which recipes differ.
+        differences: {recipe key: its value in each run}, for the keys in which the recipes differ.
         notes: what cannot be compared, and why.
     """
 
@@ -89,38 +98,36 @@ def column(test_set: str, metric: str) -> str:
 
 def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
     """
-    The records of runs by name: the folder's, or the path as given where folders share a name.
+    The records of runs by name. A run's name is that of its folder, or the given path if two folders have one name.
 
     Raises:
         UserError: there are fewer than two; one is given twice, is not a run, or cannot be read.
     """
     places = [folder.resolve() for folder in folders]
     if len(folders) < 2:
-        raise UserError("name two runs or more to compare; scratch figures curves shows a single one")
+        raise UserError("give at least two runs to compare; for a single run, there is scratch figures curves")
     if twice := [str(folder) for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]:
-        raise UserError(f"{' and '.join(twice)} are the same run; name each once")
+        raise UserError(f"{' and '.join(twice)} are the same run; give each run once")
     names = [place.name for place in places]
     names = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-    return {name: read_run(folder, going_on=True) for name, folder in zip(names, folders, strict=True)}
+    return {name: read_run(folder) for name, folder in zip(names, folders, strict=True)}
 
 
-def read_run(folder: Path, going_on: bool = False) -> RunRecords:
-    """
-    The records of a run, which may still be `going_on`. Raises UserError if the folder is not a run, or cannot be read.
-    """
+def read_run(folder: Path) -> RunRecords:
+    """The records of a run, finished or not. Raises UserError if the folder is not a run or cannot be read."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if not (folder / RECIPE).is_file():
-        raise UserError(f"{folder}: not a run's folder: it has no {RECIPE}")
+        raise UserError(f"{folder} is not the folder of a run: it has no {RECIPE}")
     try:
-        return RunRecords(folder, going_on)
+        return RunRecords(folder, going_on=True)
     except ValueError as error:
         message = str(error)
         raise UserError(message if str(folder) in message else f"{folder}: {message}") from None
 
 
 def compare(records: dict[str, RunRecords]) -> Comparison:
-    """Compare runs that `read_runs` has read: the first with each of the others."""
+    """Compare runs that `read_runs` returned, the first with each of the others."""
     runs = [_summary(name, run) for name, run in records.items()]
     recipes = [_recipe(run) for run in records.values()]
     result = Comparison(runs, _groups(runs, recipes), _differences(recipes))
@@ -148,7 +155,7 @@ def _summary(name: str, run: RunRecords) -> Run:
 
 
 def _recipe(run: RunRecords) -> dict[str, Any]:
-    """A run's recipe by dotted key, without what cannot change the model, and with the precision that it trained in."""
+    """{dotted key: value} of a run's recipe, without keys that cannot change the model, with the precision it used."""
     recipe = {key: value for key, value in flat_recipe(run.recipe).items() if key not in WITHOUT_EFFECT}
     trained = run.machine.get("mixed_precision")
     return recipe | ({"precision": "float32" if trained == "no" else trained} if trained else {})
@@ -180,7 +187,7 @@ def _groups(runs: list[Run], recipes: list[dict[str, Any]]) -> list[Group]:
 
 
 def _note_signatures(result: Comparison) -> None:
-    """Say which scores were computed in different ways."""
+    """Note which scores were computed in different ways."""
     by_column: dict[str, dict[str, list[str]]] = {}
     for run in result.runs:
         for name, record in run.scores.items():
@@ -191,14 +198,14 @@ def _note_signatures(result: Comparison) -> None:
     for name, signatures in by_column.items():
         if len(signatures) > 1:
             ways = "; ".join(f"{', '.join(runs)}: {signature}" for signature, runs in signatures.items())
-            result.notes.append(f"{name} was computed in different ways, and cannot be compared: {ways}")
+            result.notes.append(f"{name} was computed in different ways and cannot be compared: {ways}")
 
 
 # -- significance ------------------------------------------------------------------------------------------------------
 
 
 def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> None:
-    """Add the significance of each further run's difference from the first, or a note why there is none."""
+    """Add the significance of the difference between each other run and the first, or a note why there is none."""
 
     @cache
     def pairs(name: str, test_set: str) -> tuple[list[str], list[str]]:
@@ -213,7 +220,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
     for run in result.runs[1:]:
         if unfinished := [each.name for each in (first, run) if not each.finished]:
             why = " and ".join(f"{name} is not finished" for name in unfinished)
-            result.notes.append(f"no significance of {run.name} against {first.name}: {why}")
+            result.notes.append(f"no significance test of {run.name} against {first.name}: {why}")
             continue
         for test_set in dict.fromkeys((*first.scores, *run.scores)):
             try:
@@ -221,22 +228,22 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
                 if len(streams[0]) != len(streams[1]):
                     raise UserError(f"they translated {len(streams[0]):,} and {len(streams[1]):,} sentences")
                 if pairs(first.name, test_set) != pairs(run.name, test_set):
-                    raise UserError("their recipes have different sentences in it")
+                    raise UserError("the sentences in their recipes differ")
                 recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
                 difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language, recorded)
                 result.significance.append(Significance(run.name, test_set, *difference))
             except UserError as error:
-                result.notes.append(f"no significance of {run.name} against {first.name} on {test_set}: {error}")
+                result.notes.append(f"no significance test of {run.name} against {first.name} on {test_set}: {error}")
 
 
 def _scored_translations(run: Run, test_set: str) -> list[str]:
-    """A run's translations of a test set. Raises UserError if there are none, or not those that were scored."""
+    """A run's translations of a test set. Raises UserError if there are none, or others than those that were scored."""
     if test_set not in run.scores:
-        raise UserError(f"{run.name} was not scored on it")
+        raise UserError(f"{run.name} has no scores on it")
     try:
         translations = read_translations(Path(run.folder), test_set)
     except UserError as error:
-        raise UserError(f"{error}; scratch train --resume scores the run again and writes it") from None
+        raise UserError(f"{error}; to score the run again, use scratch train --resume") from None
     if len(translations) != run.scores[test_set].get("sentences", len(translations)):
-        raise UserError(f"{run.name} has other translations than those that it scored; score it again with --resume")
+        raise UserError(f"the translations of {run.name} are not those that were scored; score it again with --resume")
     return translations

@@ -1,4 +1,4 @@
-"""Describe what a run would do, without training: recipe, batches, updates, memory, time."""
+"""Describe a run without training: its recipe, batches, updates, memory and time."""
 
 import itertools
 import statistics
@@ -24,7 +24,7 @@ from ...training.step import TrainingStep
 from ...training.throughput import share_of_peak_per_token
 
 _MIB = 2**20
-# Numbers per token and dimension that a layer keeps for its backward pass; docs/scaling.md has the measurements.
+# How many activations per token and dimension a layer keeps for the backward pass; measured in docs/lab/scaling.md.
 _KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
 _BYTES = {"no": 4, "bf16": 2, "fp16": 2}
 _WARM_UP, _TIMED = 2, 5  # updates
@@ -32,18 +32,18 @@ _WARM_UP, _TIMED = 2, 5  # updates
 
 def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    Yield the recipe with all defaults, then lines that describe what each process would do. All that stays is data
-    in the cache of datasets, which the run then uses.
+    Yield the recipe with all defaults, then lines that describe what each process would do. This leaves nothing behind
+    but data in the cache of `datasets`, which the run will use.
 
     Args:
-        processes: the number to assume; None: the processes that were launched, with some updates timed.
+        processes: the number of processes to assume; None: those that were launched, with some updates timed.
 
     Raises:
-        UserError: something is wrong with recipe or data, or a stream's batches are too small for this many processes.
+        UserError: recipe or data are not valid, or a stream's batches are too small for this many processes.
     """
     yield recipe_text(recipe)
     if any(split in recipe.data.files() for split in SPLITS):
-        yield f"data.name: {recipe.data.name} is ignored, since local files are set"
+        yield f"data.name: {recipe.data.name} is ignored, since the recipe names local files"
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
     count = optimization.gradient_accumulation_steps
     pieces = supposed * count
@@ -53,7 +53,7 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
     yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
     if not isinstance(inputs.batches, EpochBatches):
         steps, tokens = optimization.max_steps, optimization.tokens_per_batch
-        yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is unknown"
+        yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; the stream's number of pairs is unknown"
         kept = tokens // pieces
     else:
         steps, kept = yield from _describe_updates(inputs, recipe, pieces)
@@ -67,7 +67,7 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
 
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
-    """An estimate from a few updates made here, on a model that is then discarded."""
+    """An estimate from a few updates on this machine, on a model that is then discarded."""
     share_per_token = share_of_peak_per_token(inputs.model, inputs, accelerator)
     measured = []
     for update, target_tokens in updates_to_measure(inputs, recipe, accelerator, updates):
@@ -112,13 +112,13 @@ def updates_to_measure(
 
 
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
-    """Returns the number of updates, and the padded tokens of the largest micro-batch."""
+    """Yields lines; returns the number of updates and the padded target tokens of the largest micro-batch."""
     optimization, plan = recipe.optimization, inputs.batches.plan()
     steps = total_updates(optimization, inputs.batches)
     pairs = np.mean([len(batch) for batch in plan.batches])
     tokens = int(np.mean([plan.target_tokens(update) for update in range(len(plan))]))
     yield (
-        f"updates: {steps:,}, {len(plan):,} an epoch, of {pairs:,.0f} pairs and {tokens:,} target tokens on average; "
+        f"updates: {steps:,}, {len(plan):,} per epoch, of {pairs:,.0f} pairs and {tokens:,} target tokens on average; "
         f"warm-up takes {optimization.warmup_steps:,}"
     )
     lengths = plan.target_lengths
@@ -137,6 +137,6 @@ def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precis
     name = "float32" if precision == "no" else precision
     states, kept = BYTES_A_PARAMETER * parameters, layers * config.d_model * _BYTES.get(precision, 2) * tokens
     yield (
-        f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, if they are "
-        f"sharded), about {kept / _MIB:,.0f} MiB for the backward pass in {name}"
+        f"memory per process: {states / _MIB:,.0f} MiB for weights, gradients and moments (less if sharded), about "
+        f"{kept / _MIB:,.0f} MiB for the backward pass in {name}"
     )

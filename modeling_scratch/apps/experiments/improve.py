@@ -1,11 +1,11 @@
 """
-Improve a finished run with its own data: models of both directions translate it, and a new one learns from it all.
+Improve a finished run with its own data: models for both directions translate the training pairs, and a new model
+learns from the originals and all translations.
 
-This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translating the training pairs by
-models of the same direction is sequence-level distillation (Kim and Rush 2016, https://arxiv.org/abs/1606.07947), by
+This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translating the training pairs with
+models of the same direction is sequence-level distillation (Kim and Rush 2016, https://arxiv.org/abs/1606.07947), with
 models of the opposite direction back-translation (Sennrich et al. 2016, https://arxiv.org/abs/1511.06709). Monolingual
-text is translated too; what is back-translated from it is tagged (Caswell et al. 2019,
-https://arxiv.org/abs/1906.06442).
+text is translated too; back-translations of it are tagged (Caswell et al. 2019, https://arxiv.org/abs/1906.06442).
 """
 
 import hashlib
@@ -51,16 +51,24 @@ from .compare import read_run
 
 logger = logging.getLogger(__name__)
 
-SHARD = 1000  # sentences, the most that an interruption costs each process
+Pairs = tuple[list[str], list[str]]  # sources and targets
+
+SHARD = 1000  # sentences: the most that an interruption costs each process
+TAG = "<bt>"  # precedes a source sentence that was back-translated from monolingual text
+FORWARD, BACKWARD = "forward", "backward"
+_IDENTITY = "improvement.json"  # in the work folder: the data and options that it was started with
+_LESS_DROPOUT = 2 / 3  # of the run's, since the improved model has more pairs (docs/lab/quality.md)
+_FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # keys that overrides must not change
+_SAMPLE = 64  # sentences that are translated to estimate the time
 
 
 class ShardedTranslation:
     """
-    The translations of some sentences, in a folder with a file for every 1,000 of them.
+    The translations of sentences, in a folder with a file for every 1,000 of them.
 
     Args:
-        sentences: without line feeds.
-        name: for messages.
+        sentences: must not contain line feeds.
+        name: names this work in messages.
     """
 
     def __init__(self, folder: Path, sentences: Sequence[str], name: str):
@@ -84,7 +92,7 @@ class ShardedTranslation:
         lines = [self._path(number).read_text(encoding="utf-8").split("\n")[:-1] for number in range(self.count)]
         for number, shard in enumerate(lines):
             if len(shard) != len(self._sentences(number)):
-                raise UserError(f"{self._path(number)}: {len(shard)} lines; delete it, and it is translated again")
+                raise UserError(f"{self._path(number)}: the number of lines is wrong; delete it to translate again")
         return list(itertools.chain.from_iterable(lines))
 
     def _sentences(self, number: int) -> Sequence[str]:
@@ -92,12 +100,12 @@ class ShardedTranslation:
 
     def complete(self, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> None:
         """
-        Translate what is missing with the model in a recipe's folder. All processes call this together, each with the
-        whole model. Sentences of more than `data.max_source_tokens`, which take no part in training either, get empty
+        Translate the missing shards with the model in a recipe's folder. All processes call this together, and each
+        loads the whole model. Sentences of more than `data.max_source_tokens`, which training drops too, get empty
         translations.
 
         Raises:
-            Stopped: a process was asked to stop; the shards that are complete stay.
+            Stopped: a process was asked to stop; finished shards are kept.
         """
         if not (missing := on_main(accelerator, self.missing)):
             return
@@ -106,53 +114,44 @@ class ShardedTranslation:
         translator = Translator(model, *load_tokenizers(recipe.output_dir))
         settings = recipe.evaluation.batch_limits() | {"stopping_criteria": StoppingCriteriaList([StopDecoding(stop)])}
 
-        def work(number: int) -> None:
-            """Translate a shard and write it, unless asked to stop meanwhile."""
+        def translate_shard(number: int) -> None:
+            """Translate a shard and write it, unless this process is asked to stop meanwhile."""
             fitting = fitting_sentences(translator, self._sentences(number), recipe.data.max_source_tokens)
             translations = best_texts(translator.translate(*fitting, **settings))
-            if not stop:  # otherwise the last sentences may be unfinished
+            if not stop:  # which ends decoding early, so that translations may be cut off
                 write_lines(self._path(number), translations)
 
         mine = missing[accelerator.process_index :: accelerator.num_processes]
-        began = time.monotonic()
+        started = time.monotonic()
         rounds = -(-len(missing) // accelerator.num_processes)
-        for done in range(rounds):  # together, so that none waits hours for another
+        for done in range(rounds):  # shard by shard, so that no process waits hours for another
             now = mine[done : done + 1]  # empty on some processes in the last round
-            on_all(accelerator, lambda now=now: list(map(work, now)))
+            on_all(accelerator, lambda now=now: list(map(translate_shard, now)))
             if stop.agreed(accelerator):
                 raise Stopped
-            left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)
+            left = (time.monotonic() - started) / (done + 1) * (rounds - done - 1)
             logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {format_duration(left)} left")
 
 
 def fitting_sentences(
     translator: Translator, sentences: Sequence[str], longest: int
 ) -> tuple[list[str], list[list[int]]]:
-    """The sentences and their tokens, with "" and none for each sentence of more than `longest` tokens."""
+    """The sentences and their tokens, both empty for a sentence of more than `longest` tokens."""
     tokens = translator.tokenize(sentences)
     fits = [len(row) <= longest for row in tokens]
-    return [text * fit for text, fit in zip(sentences, fits, strict=True)], [
-        row * fit for row, fit in zip(tokens, fits, strict=True)
-    ]
-
-
-TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
-FORWARD, BACKWARD = "forward", "backward"
-_BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
-Pairs = tuple[list[str], list[str]]  # sources and targets
-_LESS_DROPOUT = 2 / 3  # the improved model's, as a share of the run's, chosen for fewer pairs (docs/quality.md)
-_FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
+    sentences = [text if fit else "" for text, fit in zip(sentences, fits, strict=True)]
+    return sentences, [row if fit else [] for row, fit in zip(tokens, fits, strict=True)]
 
 
 @dataclass(frozen=True)
 class ImprovementOptions:
     """
-    What to improve, and with what.
+    What to improve, and how.
 
     Args:
         run: the folder of a finished run.
         out: the folder of the improved run.
-        seeds: the number of models per direction; the run itself is the first forward one.
+        seeds: the number of models per direction, including the run itself, which is the first forward model.
         source_text, target_text: files of monolingual text, one sentence per line.
         length: the improved model's updates, as a multiple of the run's.
         overrides: KEY=VALUE for the improved model's recipe.
@@ -169,17 +168,17 @@ class ImprovementOptions:
 
 class ImprovementPlan:
     """
-    The files and recipes of an improvement.
+    The files and recipes of an improvement. Models and translations are in a work folder, beside the output.
 
     Raises:
-        UserError: the run is not finished, or is of a kind that cannot be improved; a text is missing; an override is
-            wrong; the folder to write is not empty, or holds another run.
+        UserError: the run is not finished, or cannot be improved; a text is missing; an override is wrong; the output
+            folder contains something else.
     """
 
     def __init__(self, options: ImprovementOptions):
         self.options = options
         self.work = options.out.resolve().with_name(f"{options.out.resolve().name}-work")
-        self._folder = RunFolder(self.work)  # with it goes its lock
+        self._folder = RunFolder(self.work)  # kept, since its lock ends with it
         self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe
         self.languages = (self.recipe.data.source_language, self.recipe.data.target_language)
@@ -189,7 +188,7 @@ class ImprovementPlan:
         self._check_output()
 
     def models(self) -> Iterator[tuple[str, int]]:
-        """Direction and number, from 1, of each model that translates."""
+        """The direction and the number, from 1, of each model that translates."""
         for number in range(1, self.options.seeds + 1):
             yield BACKWARD, number
             yield FORWARD, number
@@ -199,16 +198,16 @@ class ImprovementPlan:
         return self.options.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
 
     def pairs_file(self, name: str) -> Path:
-        """The table of the run's own `train` or `validation` pairs, or of `synthetic` or `back-translated` ones."""
+        """The file of the run's `train` or `validation` pairs, or of the `synthetic` or `back-translated` pairs."""
         return self.work / "data" / f"{name}.jsonl"
 
     def recipe_of(self, direction: str, number: int) -> Recipe:
-        """The recipe of a model that translates: the run's, on the same pairs, with another seed or direction."""
+        """The recipe of a model that translates: the run's, on the same pairs, with a different seed or direction."""
         recipe, data, (source, target) = self.recipe, self.recipe.data, self.languages
         limits = (data.max_source_tokens, data.max_target_tokens)
         if direction == BACKWARD:
             source, target, limits = target, source, limits[::-1]
-            if adopts_two(recipe):  # each of its vocabularies is of the other language
+            if adopts_two(recipe):  # its vocabularies belong to the other side, so new ones are trained
                 recipe = recipe.model_copy(update={"tokenizer": TokenizerSection(shared=False)})
         section = DataSection(
             source_language=source,
@@ -235,15 +234,15 @@ class ImprovementPlan:
 
     def _final_recipe(self) -> Recipe:
         """
-        The recipe of the improved model: the run's, with its vocabulary, more pairs and updates, and less dropout. If
-        the run has two vocabularies, new ones are trained.
+        The recipe of the improved model: the run's, with the run's vocabulary, more pairs and updates, and less
+        dropout. If the run has two vocabularies, new ones are trained.
         """
         recipe, options = self.recipe, self.options
         for override in options.overrides:
             key = override.partition("=")[0]
             is_fixed = key.startswith(_FIXED) and key != "data.num_workers"
             if is_fixed or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
-                raise UserError(f"{override}: the improved model has the run's own {key}: its pairs depend on it")
+                raise UserError(f"{override}: the improved model must keep the run's {key}, on which its pairs depend")
         mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
         if options.target_text:
             mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
@@ -265,49 +264,49 @@ class ImprovementPlan:
     def _check_output(self) -> None:
         out = self.options.out
         if out.resolve() == self.options.run.resolve():
-            raise UserError(f"--output {out}: it must be another folder than the run's")
+            raise UserError(f"--output {out} is the run's own folder; choose another")
         folder = RunFolder(out)
         if not folder.is_run():
             if out.exists() and (not out.is_dir() or holds_other_things(out)):
-                raise UserError(f"--output {out}: there is something else; choose another folder")
+                raise UserError(f"--output {out} exists, and is not a run; choose another folder")
             return
         changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - MAY_DIFFER_WITHIN_RUN)
         if changed:
             raise UserError(
-                f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
-                "that it was begun with, or choose another folder"
+                f"--output {out} contains a run with another recipe (it differs in {', '.join(changed)}); use the "
+                "options that it was started with, or choose another folder"
             )
 
-    # -- what there is already ---------------------------------------------------------------------------------------
+    # -- the work folder -----------------------------------------------------------------------------------------------
 
     def has_model(self, direction: str, number: int) -> bool:
-        """Whether a model that translates is finished; `check_begun` checks whether it is of this improvement."""
+        """Whether a model that translates is finished; `check_identity` makes sure that it is of this improvement."""
         return has_results(self.folder(direction, number))
 
-    def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
+    def check_identity(self, pairs: dict[str, Pairs] | None = None) -> None:
         """
-        Raise UserError if the improvement was begun with different pairs, a different run or different options.
+        Raise UserError if the work folder was started with a different run, other pairs or other options.
 
         Args:
-            pairs: the run's, for training and validation; None: they are not compared.
+            pairs: the run's pairs for training and validation; None: they are not compared.
         """
-        if not (mark := self.work / _BEGUN).exists():
+        if not (path := self.work / _IDENTITY).exists():
             return
-        before, now = read_json(mark), self._identity(pairs)
+        before, now = read_json(path), self._identity(pairs)
         if changed := [what for what in now if before.get(what) != now[what]]:
             raise UserError(
-                f"{self.work} was begun with other {', '.join(changed)}; give the options that it was begun with, "
-                "choose another --output, or delete it to begin anew"
+                f"{self.work} was started with other {', '.join(changed)}; use the options that it was started with, "
+                "choose another --output, or delete the folder to start again"
             )
 
-    def begin(self, pairs: dict[str, Pairs]) -> None:
-        """Make the folder of models and translations, lock it, and write the run's pairs into it."""
-        self.check_begun(pairs)
+    def start(self, pairs: dict[str, Pairs]) -> None:
+        """Create the work folder, lock it, and write the run's pairs into it."""
+        self.check_identity(pairs)
         self._folder.lock()
-        if not (mark := self.work / _BEGUN).exists():
+        if not (path := self.work / _IDENTITY).exists():
             for split, sides in pairs.items():
                 self.write_pairs(split, list(zip(*sides, strict=True)))
-            write_whole(mark, json.dumps(self._identity(pairs), indent=2))
+            write_whole(path, json.dumps(self._identity(pairs), indent=2))
 
     def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
@@ -317,13 +316,13 @@ class ImprovementPlan:
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]
         return {
-            **json.loads(json.dumps(options)),  # lists for tuples
+            **json.loads(json.dumps(options)),  # with lists in place of tuples, as in a file
             **({} if pairs is None else {"pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}),
             "weights of the run": sha256(self.options.run / WEIGHTS),
         }
 
     def write_pairs(self, name: str, pairs: list[tuple[str, str]]) -> None:
-        """Write a table of sources and targets."""
+        """Write pairs of source and target to `pairs_file`."""
         path = self.pairs_file(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = (json.dumps(dict(zip(self.languages, pair, strict=True)), ensure_ascii=False) for pair in pairs)
@@ -331,45 +330,43 @@ class ImprovementPlan:
 
 
 def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
-    """Whether a different seed would hold out different pairs, or make a different corpus."""
+    """Whether a different seed would hold out different pairs or make a different corpus."""
     return source_of("validation", data, seed) is None or (data.name == EMBEDDED_CORPUS and not data.train_files)
 
 
 def _records_to_improve(run: Path) -> RunRecords:
-    """The records of a finished run. Raises UserError if it is not finished, or of a kind that cannot be improved."""
-    records = read_run(run, going_on=True)
+    """The records of a run. Raises UserError if it is not finished or cannot be improved."""
+    records = read_run(run)
     if not records.finished:
-        raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")
+        raise UserError(f"{run} is not finished; scratch train --resume finishes it")
     recipe = records.recipe
     if recipe.data.streaming or recipe.data.mix:
         key = "data.streaming" if recipe.data.streaming else "data.mix"
-        raise UserError(f"{run}: it was trained with {key}; only a run on one set of pairs in memory can be improved")
+        raise UserError(f"{run} was trained with {key}; only a run on a single set of pairs in memory can be improved")
     if recipe.model.start_from:
-        raise UserError(f"{run}: it was fine-tuned from {recipe.model.start_from}; improve a run from random weights")
+        raise UserError(f"{run} was fine-tuned from {recipe.model.start_from}; only a run from scratch can be improved")
     return records
-
-
-_SAMPLE = 64  # sentences that are translated to estimate the time
 
 
 def improve(
     plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest, push: Callable[[str], None] | None = None
 ) -> dict[str, Any] | None:
     """
-    Do all that is left to do, on all processes. Returns what `train` returns; None if there was nothing to do.
+    Run the stages that are left, on all processes. Returns the result of `train`, or None if the improved model is
+    already finished.
 
     Args:
-        push: as of `train`, for the improved model.
+        push: passed to `train` for the improved model.
 
     Raises:
-        Stopped: a process was asked to stop; the next call continues.
-        UserError: the improvement was begun with different data or options.
+        Stopped: a process was asked to stop; the next call resumes.
+        UserError: the work folder was started with other data or options.
     """
     if on_main(accelerator, lambda: is_finished(plan.final)):
-        on_main(accelerator, plan.check_begun)
+        on_main(accelerator, plan.check_identity)
         return None
     pairs = on_main(accelerator, lambda: _pairs(plan))
-    on_main(accelerator, lambda: plan.begin(pairs))
+    on_main(accelerator, lambda: plan.start(pairs))
     translations = _translations(plan, pairs["train"])
     for model, by_model in translations.items():
         recipe = plan.recipe_of(*model)
@@ -384,16 +381,16 @@ def improve(
 
 def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, float | None]]:
     """
-    The stages, each with its estimated seconds: for training, from the run's own; for translation, from a few sentences
-    translated here. None: it is done.
+    The stages, each with its estimated seconds, or None if it is done. Estimates are from the training time of the run
+    and from translating a few sentences on this machine.
     """
     training = plan.records.train.get("seconds", 0.0)
     final = (f"train {plan.options.out}", plan.options.length * training)
     if is_finished(plan.final):
-        plan.check_begun()
+        plan.check_identity()
         return [(final[0], None)]
     pairs = _pairs(plan)
-    plan.check_begun(pairs)
+    plan.check_identity(pairs)
     a_sentence = _seconds_a_sentence(plan, pairs["train"], accelerator) / accelerator.num_processes
     found = []
     for (direction, number), translations in _translations(plan, pairs["train"]).items():
@@ -406,19 +403,19 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
 
 
 def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accelerator) -> float:
-    """Measured on a few sentences, with the run's own model."""
+    """Seconds to translate a sentence, measured on a few sentences with the run's own model."""
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
     translator = Translator(load_translator(folder).to(accelerator.device), *load_tokenizers(folder))
     limits = plan.final.evaluation.batch_limits()
     sample = [text for text in fitting_sentences(translator, sample, plan.recipe.data.max_source_tokens)[0] if text]
     translator.translate(sample[:2], **limits)  # the first call is slower
-    began = time.perf_counter()
+    started = time.perf_counter()
     translator.translate(sample, **limits)
-    return (time.perf_counter() - began) / max(1, len(sample))
+    return (time.perf_counter() - started) / max(1, len(sample))
 
 
 def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
-    """The run's own pairs, each sentence on one line."""
+    """The run's pairs for training and validation, without line breaks in sentences."""
     pairs = load_pairs(plan.recipe.data, plan.recipe.seed)
     return {
         split: tuple(list(map(one_line, side)) for side in texts(pairs[split])) for split in ("train", "validation")
@@ -428,7 +425,7 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
 def _train(
     recipe: Recipe, accelerator: Accelerator, stop: StopRequest, push: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """Train a model, continuing if it was begun."""
+    """Train a model, or resume its training."""
     folder = Path(recipe.output_dir)
     logger.info(f"training {folder}")
     with _stage(f"training {folder}"):
@@ -438,7 +435,7 @@ def _train(
 
 
 def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], ShardedTranslation]:
-    """What each model translates: its side of the training pairs, then monolingual text."""
+    """The translations by each model: of its side of the training pairs, followed by monolingual text."""
     more = {FORWARD: plan.options.source_text, BACKWARD: plan.options.target_text}
     sentences = {
         direction: [*side, *(line.strip() for path in more[direction] for line in read_lines(path))]
@@ -453,7 +450,7 @@ def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], 
 
 
 def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, int], ShardedTranslation]) -> None:
-    """Write the pairs that were made, each once, without those that the data already has."""
+    """Write the new pairs, without duplicates and without those that the training data already has."""
     known = set(zip(*pairs, strict=True))
     synthetic: dict[tuple[str, str], None] = {}
     tagged: dict[tuple[str, str], None] = {}
@@ -464,21 +461,21 @@ def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, in
             if text and made and pair not in known:
                 into[pair] = None
     if not synthetic or (plan.options.target_text and not tagged):
-        raise UserError("the models have made no pair that the data does not have, so there is no more to learn")
+        raise UserError("the models made no new pairs, so there is nothing more to learn")
     plan.write_pairs("synthetic", list(synthetic))
     if plan.options.target_text:
         plan.write_pairs("back-translated", list(tagged))
-    logger.info(f"made {len(synthetic) + len(tagged):,} pairs beside the {len(pairs[0]):,} there are")
+    logger.info(f"made {len(synthetic) + len(tagged):,} new pairs from {len(pairs[0]):,}")
 
 
 @contextmanager
 def _stage(what: str) -> Iterator[None]:
-    """Say how to continue an interrupted stage."""
+    """Add to errors of a stage how to resume."""
     try:
         yield
     except Stopped:
-        raise Stopped(f"stopped while {what}; the same command continues") from None
+        raise Stopped(f"stopped while {what}; repeat the command to resume") from None
     except UserError as error:
         if "--resume" not in str(error):
             raise
-        raise type(error)(f"{error} (in scratch improve, the same command takes the place of --resume)") from error
+        raise type(error)(f"{error} (with scratch improve, repeat the command instead of using --resume)") from error

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
-# In data units: heights of a box and a thin box, radius of a sum sign, gap below a box, width of a box.
+# In data units: heights of a box and of a thin box, radius of a plus sign, gap below a box, width of a box.
 _BOX, _THIN, _RING, _GAP, _WIDTH = 0.62, 0.44, 0.17, 0.3, 3.3
 _COLOURS = {"attention": "#FBE3B5", "feed_forward": "#BFDDF0", "norm": "#BFE5D8", "embedding": "#F3D3E3", "": "#E8E8E8"}
 
@@ -15,7 +15,7 @@ class _Column:
     """Draws a stack from the bottom up: boxes on a line, with residual connections on one side."""
 
     def __init__(self, axis: Axes, x: float, side: int):
-        """side: -1 draws residual connections on the left, 1 on the right."""
+        """side: -1 puts residual connections on the left, 1 on the right."""
         self.axis, self.x, self.side, self.top = axis, x, side, 0.0
 
     def line(self, *points: tuple[float, float], arrow: bool = True) -> None:

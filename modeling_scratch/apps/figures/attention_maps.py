@@ -17,10 +17,9 @@ from ...inference.alignments import returning_weights
 from ...model.batched_generation import clean
 from ...training.curves import HEAT, PAGE_WIDTH, save
 
-# A larger map would be unreadable and its file large.
-MOST_TOKENS = 100
-_LONGEST_LABEL = 40  # letters
-# In inches: sides of a cell, which needs room for a line of text, and the greatest height of a panel.
+MOST_TOKENS = 100  # a larger map would be unreadable, and its file large
+_LONGEST_LABEL = 40  # characters
+# In inches: the side of a cell, which needs room for a line of text, and the greatest height of a panel.
 _LEAST_CELL, _GOOD_CELL, _MOST_CELL, _MOST_HEIGHT = 0.12, 0.16, 0.27, 9.0
 
 
@@ -28,7 +27,7 @@ _LEAST_CELL, _GOOD_CELL, _MOST_CELL, _MOST_HEIGHT = 0.12, 0.16, 0.27, 9.0
 class AttentionMaps:
     """
     The attention weights of a sentence of S tokens and its translation of T tokens, one tensor per layer. Row t of the
-    decoder's maps is the step that reads `read[t]` and writes `written[t]`.
+    decoder's maps is the decoding step that reads `read[t]` and writes `written[t]`.
     """
 
     sentence: str
@@ -41,7 +40,7 @@ class AttentionMaps:
     cross: Sequence[torch.Tensor]  # cross-attention, (num_heads, T, S)
 
 
-# {kind of attention: AttentionMaps fields of its weights, row labels and column labels}
+# {kind of attention: the fields of AttentionMaps with its weights, row labels and column labels}
 KINDS = {
     "encoder self-attention": ("encoder", "source", "source"),
     "decoder self-attention": ("decoder", "written", "read"),
@@ -53,9 +52,9 @@ _COLUMN_LABELS = {"source": "source token attended to", "read": "token read so f
 
 def token_labels(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """
-    A readable label per token. Byte-level BPE represents bytes by stand-in letters ('Ġ' for a space, 'Ã¼' for 'ü'),
-    which are turned back into text. A space is shown as '▁', as in SentencePiece, and a byte that is only part of a
-    character as '\\xe6'. Special tokens, and the tokens of other tokenizers, are left unchanged.
+    A readable label for each token. Byte-level BPE represents bytes by stand-in characters ('Ġ' for a space, 'Ã¼' for
+    'ü'), which are turned back into text. A space is shown as '▁', as in SentencePiece, and a byte that is only part of
+    a character as '\\xe6'. Special tokens and the tokens of other tokenizers are left unchanged.
     """
     tokens = tokenizer.convert_ids_to_tokens(ids)
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
@@ -87,12 +86,12 @@ def attention_maps(
     num_beams: int | None = None,
 ) -> AttentionMaps:
     """
-    Translate a sentence, then record all attention weights in one forward pass over it and its translation. They equal
-    those of the decoding steps, since no position sees a later one. Both run without dropout and with eager attention,
-    the implementation that returns weights.
+    Translate a sentence, then record all attention weights in one forward pass over the sentence and its translation.
+    They equal the weights of the decoding steps, since no position sees a later one. Both run without dropout, and with
+    eager attention, the implementation that returns weights.
 
     Args:
-        num_beams: None: the model's default.
+        num_beams: the beam size; None: the model's default.
 
     Raises:
         UserError: the sentence is empty, or it or its translation has more than MOST_TOKENS tokens.
@@ -125,7 +124,7 @@ def _short(label: str) -> str:
 
 @dataclass
 class _Layout:
-    """How a page arranges the maps of a layer's heads: `across` side by side, large ones in parts below each other."""
+    """How a page arranges the maps of a layer's heads: `across` side by side, and large maps cut into parts."""
 
     cell: float  # the side of a map's cell, in inches
     across: int
@@ -139,7 +138,7 @@ def _parts(length: int, number: int) -> list[slice]:
 
 
 def _layout(num_heads: int, rows: int, columns: int, space: float) -> _Layout:
-    """As many heads side by side as leave room for their labels, in `space` inches."""
+    """Put as many heads side by side, in `space` inches, as leave room for their labels."""
     cells = {across: (space / across - 0.15) / columns for across in (4, 3, 2, 1) if num_heads % across == 0}
     across = next((across for across, cell in cells.items() if cell >= _GOOD_CELL), 1)
     column_parts = _parts(columns, math.ceil(_LEAST_CELL / cells[across]))
@@ -149,14 +148,14 @@ def _layout(num_heads: int, rows: int, columns: int, space: float) -> _Layout:
 
 
 def _span(tokens: list[str]) -> int:
-    """The width of the widest token, in letters; wide East Asian ones count as two."""
+    """The width of the widest token, in characters; wide East Asian characters count as two."""
     return max(sum(2 if east_asian_width(letter) in "WF" else 1 for letter in token) for token in tokens)
 
 
 def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     """
-    The heads of one layer, one panel each, on a common colour scale from 0 to 1. A map too wide for the page, or too
-    high to be seen with its labels, is cut into several panels.
+    The heads of one layer, one panel each, on a common colour scale from 0 to 1. A map that is too wide for the page,
+    or too high to be seen together with its labels, is cut into several panels.
 
     Args:
         kind: a key of KINDS.
@@ -187,13 +186,13 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
             panel.set(xlim=(-0.5, size[1] - 0.5), ylim=(size[0] - 0.5, -0.5), xticks=[], yticks=[])
             panel.set_title(_title(layer, head, layout, row, column), fontsize=10)
             panel.tick_params(length=0)
-            if is_cut or group == heads[-1]:  # otherwise labels only at the left and bottom of the page
+            if is_cut or group == heads[-1]:  # otherwise only the panels at the bottom have labels
                 labels = column_tokens[column]
                 panel.set_xticks(range(len(labels)), labels, rotation=90, **style)
         labels = row_tokens[row]
         across[0].set_yticks(range(len(labels)), labels, **style)
         across[0].set_ylabel(_ROW_LABELS[rows], fontsize=10)
-    for panel in panels[-1][: None if layout.across <= 2 else 1]:  # side by side, more would overlap
+    for panel in panels[-1][: None if layout.across <= 2 else 1]:  # the labels of three panels would overlap
         panel.set_xlabel(_COLUMN_LABELS[columns], fontsize=10)
     bar = {"location": "bottom", "shrink": 0.5, "aspect": 30, "pad": 0.15 / figure.get_figheight()}
     figure.colorbar(image, ax=panels, label="attention weight", **bar)
@@ -209,7 +208,7 @@ def _title(layer: int, head: int, layout: _Layout, row: slice, column: slice) ->
 
 def parse_layer(text: str) -> int | None:
     """
-    Parse the value of `--layer`: None for "all", 0 for "last", else a number. Raises UserError if it is none of them.
+    Parse the value of `--layer`: None for "all", 0 for "last", otherwise a number. Raises UserError for anything else.
     """
     if text in ("all", "last"):
         return None if text == "all" else 0
@@ -220,13 +219,13 @@ def parse_layer(text: str) -> int | None:
 
 def save_attention(maps: AttentionMaps, folder: Path, layer: int | None) -> list[Path]:
     """
-    Draw each kind of attention to FOLDER/KIND-layer-N.png. Returns the files.
+    Draw each kind of attention to FOLDER/KIND-layer-N.png. Returns the paths.
 
     Args:
-        layer: as `parse_layer` returns it.
+        layer: as from `parse_layer`.
 
     Raises:
-        UserError: a stack has no such layer.
+        UserError: the encoder or decoder has no such layer.
     """
     chosen = []
     for kind, (field, _, _) in KINDS.items():

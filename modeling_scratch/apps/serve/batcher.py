@@ -1,4 +1,4 @@
-"""The queue of a service: batches the sentences of concurrent requests for a pool of workers."""
+"""Queues the sentences of concurrent requests and batches them for a pool of workers."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ _LONGEST_WAIT = 0.05  # seconds
 
 
 class Busy(Exception):
-    """The queue is full or closed, a worker is lost, or the request's time is up: the client should try again."""
+    """The queue is full or closed, a worker died, or time ran out: the client should retry."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """A sentence that waits for its translations."""
+    """A sentence that waits to be translated."""
 
     text: str
     tokens: list[int]
@@ -34,7 +34,7 @@ class _Item:
 
 @dataclass(eq=False)
 class _Request:
-    """A request's waiting sentences."""
+    """The sentences of a request that still wait."""
 
     engine: Engine
     settings: dict[str, Any]
@@ -43,23 +43,23 @@ class _Request:
 
 class Batcher:
     """
-    The queue of requests, in an event loop, and a task per worker that takes batches from it. A batch takes one
-    sentence from each request in turn, so that a long text does not keep short ones waiting. Runs within an `async
-    with` block, whose end waits for the current batches and cancels everything else.
+    Queues requests in an event loop, where one task per worker takes batches from the queue. A batch takes one sentence
+    from each request in turn, so that a long text does not hold up short ones. Use it in an `async with` block: leaving
+    the block waits for the batches in progress and cancels everything else.
 
     Args:
-        longest_queue: while that many sentences are waiting, no further requests are accepted.
-        observe: called with the size of each batch.
+        longest_queue: while this many sentences are waiting, further requests are refused.
+        observe: called with the number of sentences of each batch.
     """
 
     def __init__(self, pool: Pool, longest_queue: int, observe: Callable[[int], None] = lambda size: None):
         self.longest_queue, self._observe, self._pool = longest_queue, observe, pool
         self._tasks: list[asyncio.Task] = []
-        self._requests: dict[_Request, None] = {}  # those with waiting sentences, in the order of their turns
+        self._requests: dict[_Request, None] = {}  # with waiting sentences; the first is the next in turn
         self._changed = asyncio.Event()
         self._closed = False
         self._translating = 0  # sentences
-        self._expected = 0  # sentences that were waiting or being translated when a batch was last done
+        self._expected = 0  # sentences that were waiting or being translated when the last batch finished
 
     async def __aenter__(self) -> "Batcher":
         self._tasks = [asyncio.create_task(self._run()) for _ in range(self._pool.size)]
@@ -75,7 +75,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many sentences are waiting."""
+        """The number of waiting sentences."""
         return sum(len(request.waiting) for request in self._requests)
 
     def _alive(self) -> int:
@@ -85,28 +85,30 @@ class Batcher:
         self, engine: Engine, texts: Sequence[str], tokens: list[list[int]], settings: dict[str, Any]
     ) -> Translations:
         """
-        The translations of each sentence, best first; itself for one without tokens. If this is cancelled, or one
-        sentence fails, the others leave the queue.
+        Translate sentences. Returns the translations of each, best first; a sentence without tokens is returned as it
+        is. If this call is cancelled or a sentence fails, the other sentences leave the queue.
 
         Args:
-            settings: for `Translator.translate_batch`.
+            settings: passed to `Translator.translate_batch`.
 
         Raises:
-            Busy: the queue is full or closed, or the worker is lost.
+            Busy: the queue is full or closed, or the worker died.
         """
-        loop, several = asyncio.get_running_loop(), settings.get("num_return_sequences", 1)
+        loop, count = asyncio.get_running_loop(), settings.get("num_return_sequences", 1)
         items = {
             place: _Item(text, row, loop.create_future())
             for place, (text, row) in enumerate(zip(texts, tokens, strict=True))
             if row
         }
-        found = [[Translation(text.strip())] * several for text in texts]
+        found = [[Translation(text.strip())] * count for text in texts]
         if not items:
             return found
-        if self._closed or self.waiting >= self.longest_queue:
-            raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
+        if self._closed:
+            raise Busy("the service is shutting down; try again later")
+        if self.waiting >= self.longest_queue:
+            raise Busy(f"the queue is full: {self.waiting:,} sentences are waiting; try again later")
         if not self._alive():
-            raise Busy("all processes that translate have ended; try again later")
+            raise Busy("all worker processes have died; try again later")
         request = _Request(engine, settings, deque(items.values()))
         self._requests[request] = None
         self._changed.set()
@@ -132,28 +134,28 @@ class Batcher:
                     lost += [item for request in self._requests for item in request.waiting]
                 for item in lost:
                     if not item.future.done():
-                        item.future.set_exception(Busy("the process that translated this has ended; try again"))
+                        item.future.set_exception(Busy("the worker process died; try again"))
                 return
             finally:
                 self._expected = self.waiting + self._translating
                 self._translating -= len(batch[1])
-            # Clients that are answered together ask again together. Without a short wait for all of them, they would be
-            # split into small batches that take turns.
+            # Clients that are answered together send their next requests together. Without a short wait for all of
+            # them, they would be split into small batches that take turns.
             patience = min((time.monotonic() - started) / 4, _LONGEST_WAIT)
 
     async def _next_batch(self, patience: float) -> tuple[_Request, list[_Item]] | None:
         """
-        The next batch: a request with its engine and settings, and sentences; None if the batcher is closed.
+        The next batch: a request, for its engine and settings, and the sentences. None once the batcher is closed.
 
         Args:
-            patience: seconds to wait for a fair share of the sentences once any are waiting.
+            patience: how many seconds to wait for a fair share of the sentences once there are any.
         """
         await self._until(lambda: bool(self._requests))
         try:
             async with asyncio.timeout(patience):
                 await self._until(lambda: self.waiting >= self._fair_share())
         except TimeoutError:
-            # Meanwhile another worker may have taken them, or a client may have gone.
+            # By now another worker may have taken the sentences, or their client may have disconnected.
             await self._until(lambda: bool(self._requests))
         if self._closed:
             return None
@@ -167,12 +169,12 @@ class Batcher:
             await self._changed.wait()
 
     def _fair_share(self) -> int:
-        """A worker's share of the sentences in the service, now or when a batch was last finished."""
-        all_of_them = max(self._expected, self.waiting + self._translating)
-        return min(math.ceil(all_of_them / max(1, self._alive())), _LARGEST_BATCH)
+        """A worker's share of all sentences in the service: those there are, or were when the last batch finished."""
+        total = max(self._expected, self.waiting + self._translating)
+        return min(math.ceil(total / max(1, self._alive())), _LARGEST_BATCH)
 
     def _take(self, most: int) -> tuple[_Request, list[_Item]]:
-        """The first request, and up to `most` sentences that can share a batch with its own."""
+        """Take up to `most` sentences that can share a batch, in turn from the first request and those like it."""
         first = next(iter(self._requests))
         alike = (each for each in self._requests if each.engine is first.engine and each.settings == first.settings)
         taking, items = deque(alike), []
@@ -181,7 +183,7 @@ class Batcher:
             items.append(request.waiting.popleft())
             if request.waiting:
                 taking.append(request)
-        # Requests that have been served go behind those that have not.
+        # Requests that have had a turn go to the end of the queue.
         served = dict.fromkeys(taking)
         self._requests = {each: None for each in self._requests if each.waiting and each not in served} | served
         return first, items
@@ -199,12 +201,12 @@ class Batcher:
                 if not items[0].future.done():
                     items[0].future.set_exception(error)
                 return
-            for item in items:  # retried alone: one sentence must not fail the others
+            for item in items:  # retried one by one: one sentence must not fail the others
                 if self._closed:
                     item.future.cancel()
                 elif not item.future.done():
                     await self._translate(request, [item])
             return
         for item, translations in zip(items, found, strict=True):
-            if not item.future.done():  # its client has not gone
+            if not item.future.done():  # otherwise its request was cancelled
                 item.future.set_result(translations)

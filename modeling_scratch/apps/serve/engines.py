@@ -1,4 +1,4 @@
-"""The language directions of a service: for each, the engine that translates, and how a request selects one."""
+"""The language directions of a service: the engine that translates each, and how a request selects one."""
 
 import json
 import math
@@ -20,7 +20,7 @@ _CT2_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
 
 
 class Engine(Protocol):
-    """What the service needs of a `Translator`. Any thread may call `tokenize`."""
+    """The part of `Translator` that the service uses. `tokenize` is called from several threads."""
 
     source_tokenizer: PreTrainedTokenizerBase
     limit: int
@@ -28,7 +28,7 @@ class Engine(Protocol):
     can_fork: bool
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text; none for a text that is not translated."""
+        """The token ids of each text; an empty list for a text with nothing to translate."""
 
     def translate_batch(self, texts: Sequence[str], tokens: list[list[int]], **settings) -> Translations:
         """The translations of each text, best first, with the settings of `Translator.translate_batch`."""
@@ -36,13 +36,14 @@ class Engine(Protocol):
 
 class CTranslate2Engine:
     """
-    A model on the CPU, converted to CTranslate2 when the service starts, in a temporary folder. It does not align.
+    A model on the CPU, converted to CTranslate2 in a temporary folder when the service starts. It returns no word
+    alignments.
 
     Args:
-        threads: each translates a batch; None: as many as PyTorch has.
+        threads: how many sub-batches are translated at a time; None: one per thread of PyTorch.
     """
 
-    can_fork = False  # it has threads of its own
+    can_fork = False  # CTranslate2 starts threads, which a forked process would not have
 
     def __init__(self, name: str, threads: int | None = None):
         import ctranslate2  # from an extra of this package
@@ -53,7 +54,7 @@ class CTranslate2Engine:
         with temporary_folder() as temporary:
             folder = temporary / "model"
             write_ctranslate2(name, folder)
-            # One thread per batch: several would wait for each other at every step.
+            # One thread per sub-batch: several would wait for each other at every step.
             options = {"inter_threads": threads or torch.get_num_threads(), "intra_threads": 1}
             self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
             self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -89,15 +90,15 @@ class CTranslate2Engine:
     def _translation(self, tokens: list[str], score: float) -> Translation:
         ids = self.target_tokenizer.convert_tokens_to_ids(tokens)
         text = self.target_tokenizer.decode(ids, skip_special_tokens=True)
-        # CTranslate2 has divided the score by length^penalty.
+        # CTranslate2 divides the score by length^penalty.
         total = score * len(tokens) ** self.settings["length_penalty"]
         return Translation(text, total, not tokens or tokens[-1] not in self.settings["end_token"])
 
 
 def load_torch_engine(name: str, dtype: str | None = None) -> Translator:
-    """A model in PyTorch, on the accelerator if there is one. ValueError if it cannot align."""
+    """Load a model in PyTorch, on the GPU if there is one. Raises ValueError if its alignment heads do not exist."""
     translator = Translator.load([name], dtype=dtype)
-    _ = translator.aligner
+    _ = translator.aligner  # created now, so that an error stops the start and not a request
     return translator
 
 
@@ -110,7 +111,7 @@ _NAMED = re.compile(rf"({_TAG}):({_TAG})=(.+)")
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """A model that translates between two languages, given by codes; `described` is what the page shows about it."""
+    """A model that translates from one language code to another; `described` is what the page shows about it."""
 
     source: str
     target: str
@@ -123,10 +124,10 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
     Load the model of a direction.
 
     Args:
-        name: a model folder or Hub name, preceded by languages if it does not name its own: en:de=FOLDER.
+        name: a model folder or Hub name, after its languages if the model does not name them: en:de=FOLDER.
 
     Raises:
-        UserError: it cannot be loaded, or its languages are unknown.
+        UserError: the model cannot be loaded, or its languages are unknown.
     """
     given = _NAMED.fullmatch(name)
     name = given[3] if given else name
@@ -135,7 +136,7 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
         [tag.replace("_", "-") for tag in given.groups()[:2]] if given else named_languages(engine.source_tokenizer)
     )
     if not languages:
-        raise UserError(f"{name} does not name its languages; name them, as in en:de={name}")
+        raise UserError(f"{name} does not name its languages; add them, as in en:de={name}")
     return Direction(*languages, engine, describe_origin(name, languages))
 
 
@@ -152,7 +153,7 @@ class Directions:
         for direction in directions:
             source, target = direction.source, direction.target
             if self.find(source, target) is not None:
-                raise UserError(f"two models translate from {source} to {target}; a service has one per direction")
+                raise UserError(f"two models translate from {source} to {target}; give one per direction")
             self._by_codes[_normalized(source), _normalized(target)] = direction
         self.all = list(self._by_codes.values())
         self.names = {
@@ -166,7 +167,7 @@ class Directions:
         return self._by_codes.get((_normalized(source), _normalized(target)))
 
     def is_one_language(self, source: str, target: str) -> bool:
-        """Whether these are two spellings of one language, which is served but not translated into itself."""
+        """Whether both codes stand for one served language, and no model translates it into itself."""
         one, known = _normalized(source), map(_normalized, self.names)
         return one == _normalized(target) and one in known and self.find(source, target) is None
 

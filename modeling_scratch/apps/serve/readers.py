@@ -1,6 +1,7 @@
 """
-Reads texts, and writes them with their translations, in separate processes: a regular expression or a parser holds the
-interpreter's lock until it is done, which would block all other requests. These processes do not import torch.
+Splits texts into sentences, and writes them with their translations, in separate processes: a regular expression or a
+parser holds the interpreter lock until it is done, which would block all other requests. These processes do not import
+torch.
 """
 
 import asyncio
@@ -38,28 +39,29 @@ def sentences_of(texts: Sequence[str], format: str, language: str) -> list[list[
     return [Paragraphs(read_document(text, format).paragraphs, language).sentences for text in texts]
 
 
-def written(
-    texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], several: int
+def write_documents(
+    texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], count: int
 ) -> list[list[str]]:
     """
-    Each text with the first, second, ... translation in place of each sentence. The texts are read again, since keeping
-    the parsed documents would take memory for as long as the translation takes.
+    Each text with its sentences replaced by their first, second, ... translation. The texts are read again, since
+    keeping the parsed documents would take memory for as long as the translation takes.
 
     Args:
-        languages: of the texts, and of the translations.
-        known: the translations of each sentence of `sentences_of`.
+        languages: the language of the texts, and that of the translations.
+        known: the translations of each sentence that `sentences_of` returned, best first.
+        count: how many translations of each text to write.
     """
     found = []
     for text in texts:
         document = read_document(text, format)
         paragraphs = Paragraphs(document.paragraphs, languages[0])
-        ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(several))
+        ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(count))
         found.append([document.write(paragraphs.translated(rank, languages[1])) for rank in ranks])
     return found
 
 
 def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
-    """Split a text into parts, each with whether it is a sentence. Joined, they are the text."""
+    """Split a text into parts, each with whether it is a sentence. Joined, the parts are the text."""
     parts: list[tuple[str, bool]] = []
     for line in text.splitlines(keepends=True):
         for piece in cut(line, language):
@@ -67,9 +69,9 @@ def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
     return [part for part in parts if part[0]]
 
 
-def likelihoods(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
+def language_probabilities(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
     """
-    For each text, the probability of each of the given languages, among all that the detector knows. Languages that it
+    For each text, the probability of each of the given languages among all that the detector knows. Languages that it
     does not know are left out.
     """
     found = []
@@ -87,16 +89,16 @@ def _detector():
 
 
 class ReaderLost(Exception):
-    """A process that reads has ended without an answer, or cannot be started: the client should try again."""
+    """A reader process died without a result, or could not be started: the client should retry."""
 
 
 class Readers:
     """
-    Two processes that read, one of them only short texts, so that these need not wait for long ones. They start when
-    first needed, and again if one has ended. Runs within an `async with` block, whose end ends them.
+    Two reader processes, one of which takes only short texts, so that these do not wait for long ones. Each starts when
+    it is first needed, and again if it died. Use it in an `async with` block: leaving the block ends the processes.
 
     Args:
-        seconds: of processor time that a call may take.
+        seconds: the processor time that a call may take.
     """
 
     def __init__(self, seconds: float):
@@ -117,11 +119,11 @@ class Readers:
     async def __call__(self, function: Callable[..., Result], *arguments) -> Result:
         """
         Call one of this module's functions, whose first argument is one or more texts, and return its result. If this
-        is cancelled before the process is free, the function is not called.
+        call is cancelled before the process is free, the function is not called.
 
         Raises:
             UserError: the function raised one, or took too long.
-            ReaderLost: its process has ended, or cannot be started.
+            ReaderLost: the process died, or could not be started.
         """
         texts = arguments[0] if arguments and isinstance(arguments[0], Sequence) else ""
         name = "short" if sum(map(len, texts)) <= _SHORT else "long"
@@ -133,7 +135,7 @@ class Readers:
 
 
 class _Reader:
-    """A process that calls functions, one at a time, and is started when it is not running."""
+    """A process that calls functions, one at a time. A call starts it if it is not running."""
 
     def __init__(self, seconds: float):
         self._seconds = seconds
@@ -144,24 +146,25 @@ class _Reader:
         try:
             if self._process is None:
                 self._process = _started()
-            if self._is_closed:  # since this was called
+            if self._is_closed:  # while the process was starting
                 self._process.kill()
             pickle.dump((self._seconds, function, arguments), self._process.stdin)
             self._process.stdin.flush()
             return pickle.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             if self.close() == -signal.SIGPROF:
-                raise UserError(f"this takes more than {self._seconds:g} seconds to read; send less at once") from None
-            raise ReaderLost("the process that read this has ended, or cannot be started; try again") from error
+                too_slow = f"the text takes more than {self._seconds:g} seconds to read; send less at once"
+                raise UserError(too_slow) from None
+            raise ReaderLost("the process that reads texts died or could not be started; try again") from error
 
     def kill(self) -> None:
-        """End the process, whether or not it is reading; called from another thread."""
+        """Kill the process, whether or not it is reading. May be called from another thread."""
         self._is_closed = True
         if (process := self._process) is not None:
             process.kill()
 
     def close(self) -> int | None:
-        """End the process. Its exit status; None if there was none."""
+        """Kill the process. Returns its exit status, or None if it was not running."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -171,22 +174,22 @@ class _Reader:
 
 
 def _started() -> subprocess.Popen:
-    # With this process's sys.path, but without the current folder, whose files might be named as modules are.
+    # With this process's sys.path, but (-P) without the current folder, whose files might shadow modules.
     command = [sys.executable, "-P", "-m", __name__]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
 def _work() -> None:
-    # A terminal sends Ctrl-C to all of its processes, and systemd SIGTERM; the parent decides when this one ends.
+    # A terminal sends Ctrl-C to all of its processes, and systemd sends SIGTERM; the parent decides when this one ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the parent has ended
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly if the parent is gone
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keep what libraries print out of the answers
+    os.dup2(2, 1)  # what libraries print must not get into the answers
     while jobs.peek(1):
         seconds, function, arguments = pickle.load(jobs)
-        if function is likelihoods:
+        if function is language_probabilities:
             _detector()  # loading it takes longer than a service may allow for reading
         signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, even inside a regular expression
         try:

@@ -36,16 +36,36 @@ from ..translate.workers import Pool
 from .batcher import Batcher, Busy
 from .engines import Direction, Directions
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .readers import ReaderLost, Readers, cut_into_sentences, likelihoods
+from .readers import ReaderLost, Readers, cut_into_sentences, language_probabilities
 from .texts import aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
 
-_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+AUTO = "auto"
+_MOST_ALTERNATIVES = 8
+_MOST_BEAMS = 16
+_MOST_DETECTED = 3  # languages that /detect returns
+_CLEARLY = 10  # a text is in a language that is this many times as likely as the others; single words often reach less
+_LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
+_LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
+_CHARACTERS_PER_SECOND = 10_000  # even a slow processor reads several times as many
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_ACCEPTING = "socket.accept() out of system resource"  # asyncio's message
+_SHOWN = 40  # characters of a wrong value in a message
+_CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
+_BATCHES = (1, 2, 4, 8, 16, 32, 64)  # buckets of the histogram
+# The files of the page and their content types, for which a system's own table may be wrong.
+_PAGE = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "service.js": "text/javascript",
+}
+_NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 class Metrics:
-    """The metrics of one service, for Prometheus: requests, latency, batches, waiting sentences, memory."""
+    """The metrics of a service, for Prometheus: requests, latency, batches, waiting sentences, memory."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -55,11 +75,11 @@ class Metrics:
         self.requests = Counter("requests", "Requests that were answered.", ["path", "status"], **shared)
         self.seconds = Histogram("request_seconds", "Time until a request was answered.", ["path"], **shared)
         self.batches = Histogram("batch_sentences", "Sentences in a batch.", buckets=_BATCHES, **shared)
-        self.waiting = Gauge("waiting_sentences", "Sentences that wait to be translated.", **shared)
+        self.waiting = Gauge("waiting_sentences", "Sentences waiting to be translated.", **shared)
 
 
-class Counted:
-    """ASGI middleware that counts and times requests; paths not in `paths` are counted together."""
+class RequestCounter:
+    """ASGI middleware that counts and times requests. Paths that are not in `paths` are counted as "other"."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]):
         self.app, self.metrics, self.paths = app, metrics, paths
@@ -84,38 +104,16 @@ class Counted:
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
 
-AUTO = "auto"
-_MOST_ALTERNATIVES = 8
-_MOST_BEAMS = 16
-_LIKELIHOODS = 3  # languages that /detect returns
-_CLEARLY = 10  # times as likely as another language; a single word often has a lower ratio by chance
-_LEAST_LIKELY = 0.001  # the ratio of smaller probabilities means nothing
-_LEAST_SECONDS = 5.0  # of processor time to read a text; loading the detector takes one
-_CHARACTERS_PER_SECOND = 10_000  # that are read even on a slow processor, several times over
-_SECONDS_BETWEEN_WARNINGS = 60.0
-_ACCEPTING = "socket.accept() out of system resource"  # how asyncio names this error
-_SHOWN = 40  # characters of a wrong value in a message
-_CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
-# Files of the page, with their types: a system's own table of types may be wrong.
-_PAGE = {
-    "index.html": "text/html",
-    "page.css": "text/css",
-    "page.js": "text/javascript",
-    "service.js": "text/javascript",
-}
-_NO_CACHE = {"Cache-Control": "no-cache"}
-
-
 @dataclass(frozen=True)
 class Limits:
     """
     Limits on requests.
 
     Args:
-        characters: of text in a request.
-        waiting: sentences waiting to be translated, over all requests, before further requests are refused; also the
-            most texts in a request.
-        seconds: for a request to arrive, and again for it to be translated.
+        characters: the most characters of text in a request.
+        waiting: while this many sentences are waiting, across all requests, further requests are refused; also the most
+            texts in a request.
+        seconds: the time limit for a request to arrive, and also for its translation.
     """
 
     characters: int = 20_000
@@ -128,9 +126,9 @@ class Service:
     The service, as an ASGI application in `app`.
 
     Args:
-        key: that requests must send as `api_key`; None: none is needed.
-        origins: of pages that may call the service from a browser, such as https://example.org; or "*".
-        pool: of the workers that translate, closed when the service ends; None: this process translates.
+        key: the key that requests must send as `api_key`; None: no key is needed.
+        origins: origins whose pages may call the service from a browser, such as https://example.org; "*": all.
+        pool: the workers that translate, closed when the service ends; None: this process translates.
     """
 
     def __init__(
@@ -166,23 +164,23 @@ class Service:
         app = Starlette(
             routes=routes,
             middleware=[Middleware(CORSMiddleware, **cors)] if origins else [],
-            exception_handlers={HTTPException: _explain, 500: _apologize},
+            exception_handlers={HTTPException: _error_as_json, 500: _internal_error},
             lifespan=self._lifespan,
         )
-        # Outermost, to count Starlette's own error responses too.
-        self.app = Counted(app, self.metrics, {route.path for route in routes})
+        # The outermost layer, so that Starlette's own error responses are counted too.
+        self.app = RequestCounter(app, self.metrics, {route.path for route in routes})
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette):
-        asyncio.get_running_loop().set_exception_handler(self._note)
+        asyncio.get_running_loop().set_exception_handler(self._log_loop_error)
         async with self.batcher, self.readers:
             yield
         self.pool.close()
 
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """
-        Log an error of the event loop. When it runs out of file descriptors, it retries every second, and by default
-        logs each failure with a traceback; here, one warning a minute.
+        Log an error of the event loop. Out of file descriptors, the loop tries every second to accept connections, and
+        by default logs each failure with a traceback. Here it is one warning a minute.
         """
         if context["message"] != _ACCEPTING:
             loop.default_exception_handler(context)
@@ -191,10 +189,10 @@ class Service:
             reason = context["exception"].strerror
             logger.warning(f"cannot accept more connections: {reason}; retrying (ulimit -n sets the limit)")
 
-    # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
+    # -- LibreTranslate's API (https://docs.libretranslate.com/api/operations/translate/) ------------------------------
 
     async def translate(self, request: Request) -> Response:
-        """Translate `q`, a text or a list of texts of one `format`, from `source` (or "auto") to `target`."""
+        """Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`."""
         parameters = await self._parameters(request)
         given = parameters.get("q")
         is_list = isinstance(given, list)
@@ -204,25 +202,25 @@ class Service:
         format = as_text(parameters.get("format") or "text", "format")
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
-        several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        work = self._translated(texts, format, source, target, several)
+        count = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
+        work = self._translated(texts, format, source, target, count)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each[0] for each in found]
-        if several > 1:
+        if count > 1:
             answer["alternatives"] = [each[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
-        """The most likely languages of `q` among those of the service, with their probabilities."""
+        """The most likely languages of `q` among those of the service, with their probabilities in percent."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
         names = list(self.directions.names)
-        (row,) = await self._in_time(request, self.readers(likelihoods, [text], names))
+        (row,) = await self._in_time(request, self.readers(language_probabilities, [text], names))
         found = sorted(((each, row.get(each, 0.0)) for each in names), key=itemgetter(1), reverse=True)
-        return JSONResponse([_likelihood(*each) for each in found[:_LIKELIHOODS]])
+        return JSONResponse([_detection(*each) for each in found[:_MOST_DETECTED]])
 
     async def languages(self, request: Request) -> Response:
-        """The languages, each with those it is translated into."""
+        """The languages of the service, each with the languages that it is translated into."""
         found = []
         for code, name in self.directions.names.items():
             targets = [each.target for each in self.directions.all if each.source == code]
@@ -253,9 +251,9 @@ class Service:
     # -- for operators -------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether all workers are running. HTTPException 503 if not."""
+        """Whether all workers are running; status 503 if not."""
         if not self.pool.is_whole:
-            raise HTTPException(503, "a process that translates has ended; see the service's log")
+            raise HTTPException(503, "a worker process died; see the service's log")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
@@ -265,7 +263,7 @@ class Service:
     # -- the page ------------------------------------------------------------------------------------------------------
 
     async def show_page(self, request: Request) -> Response:
-        """A file of the page: that of `scratch export web`, which translates through the service here."""
+        """A file of the page, which is that of `scratch export web`, but translates through the service."""
         name = request.url.path[1:] or "index.html"
         return Response(self.page[name], media_type=_PAGE[name], headers=_NO_CACHE)
 
@@ -288,7 +286,7 @@ class Service:
         return JSONResponse({"parts": await self._in_time(request, work)})
 
     async def translate_for_page(self, request: Request) -> Response:
-        """Translate `sentences` without cutting them further; each has all hypotheses of a beam of `numBeams`."""
+        """Translate `sentences` without splitting them. Each gets all hypotheses of a beam of `numBeams`."""
         parameters = await self._parameters(request)
         sentences = parameters.get("sentences")
         if not isinstance(sentences, list):
@@ -314,42 +312,42 @@ class Service:
             (sum(map(len, texts)), self.limits.characters, "characters of text"),
         ):
             if count > limit:
-                raise HTTPException(413, f"{count:,} {what}; a request may have {limit:,}")
+                raise HTTPException(413, f"the request has {count:,} {what}; the limit is {limit:,}")
 
     async def _translated(
-        self, texts: list[str], format: str, source: str, target: str, several: int
+        self, texts: list[str], format: str, source: str, target: str, count: int
     ) -> tuple[dict[str, Any], list[list[str]]]:
-        """The answer with the languages that were detected, and the translations of each text, best first."""
+        """An answer with the detected languages, if any, and the translations of each text, best first."""
         answer: dict[str, Any] = {}
-        groups = {source: list(range(len(texts)))}  # the places of the texts in each language
+        groups = {source: list(range(len(texts)))}  # {language: indices of its texts}
         if source == AUTO:
             detected, groups = await self._detected(texts, target), defaultdict(list)
-            answer["detectedLanguage"] = [_likelihood(*each) for each in detected]
+            answer["detectedLanguage"] = [_detection(*each) for each in detected]
             for place, (language, _) in enumerate(detected):
                 groups[language].append(place)
-        found = [[text] * several for text in texts]
+        found = [[text] * count for text in texts]
         for source, places in groups.items():
-            if self.directions.is_one_language(source, target):  # the texts stay, as in LibreTranslate
+            if self.directions.is_one_language(source, target):  # the texts stay as they are, as in LibreTranslate
                 continue
             direction = self._direction(source, target)
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
-            made = await translate_texts(some, format, direction, several, align, self.batcher, self.readers)
+            made = await translate_texts(some, format, direction, count, align, self.batcher, self.readers)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found
 
     async def _detected(self, texts: list[str], target: str) -> list[tuple[str, float]]:
         """
-        The language of each text, with its probability: the most likely of those that are translated into `target`; or
-        `target` itself if the text is clearly in that language, and the detector knows all of them.
+        The language of each text and its probability: the most likely language that is translated into `target`, or
+        `target` itself if the text is clearly in that language and the detector knows all these languages.
         """
         find, is_one_language = self.directions.find, self.directions.is_one_language
         sources = [each for each in self.directions.names if find(each, target)]
         if not sources:
-            self._direction(AUTO, target)  # raises an error that lists the directions
+            self._direction(AUTO, target)  # raises the error that lists the directions
         names = sources + [each for each in self.directions.names if is_one_language(each, target)]
         found = []
-        for row in await self.readers(likelihoods, texts, names):
+        for row in await self.readers(language_probabilities, texts, names):
             likely = max(sources, key=lambda each: row.get(each, 0.0))
             if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
                 likely = names[-1]
@@ -357,23 +355,23 @@ class Service:
         return found
 
     def _direction(self, source: str, target: str) -> Direction:
-        """The direction between two languages. HTTPException 400 if it is not served."""
+        """The direction between two languages. Raises HTTPException 400 if it is not served."""
         direction = self.directions.find(source, target)
         if direction is None:
             served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
-            raise HTTPException(400, f"{source[:_SHOWN]} to {target[:_SHOWN]} is not served; there is {served}")
+            raise HTTPException(400, f"{source[:_SHOWN]} to {target[:_SHOWN]} is not served, only {served}")
         return direction
 
     async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-        """What `work` returns. HTTPException if it fails, takes too long, or the client disconnects."""
+        """The result of `work`. Raises HTTPException if it fails or takes too long, or if the client disconnects."""
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
         try:
             await asyncio.wait({task, gone}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if gone.done():
-                raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone")
-            raise Busy(f"not translated within {self.limits.seconds:g} seconds; try again later, or send less")
+                raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected")
+            raise Busy(f"not finished within {self.limits.seconds:g} seconds; try again later, or send less")
         except (Busy, ReaderLost) as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
         except UserError as error:
@@ -388,13 +386,13 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _likelihood(language: str, probability: float) -> dict[str, Any]:
+def _detection(language: str, probability: float) -> dict[str, Any]:
     return {"confidence": round(100 * probability, 1), "language": language}
 
 
-async def _explain(request: Request, error: HTTPException) -> Response:
+async def _error_as_json(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
 
 
-async def _apologize(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "this is a bug of the service; see its log"}, status_code=500)
+async def _internal_error(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "internal error; the service's log has details"}, status_code=500)

@@ -13,11 +13,11 @@ from ...inference.translate import Translation, Translations
 from ..documents.paragraphs import Translated, guessed_links
 from .batcher import Batcher
 from .engines import Direction, Engine
-from .readers import Readers, sentences_of, written
+from .readers import Readers, sentences_of, write_documents
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
-_EACH = 50  # characters that take as long to read as an empty text
+_EACH = 50  # the overhead of each text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
 
 Result = TypeVar("Result")
@@ -27,22 +27,22 @@ async def translate_texts(
     texts: Sequence[str],
     format: str,
     direction: Direction,
-    several: int,
+    count: int,
     align: bool,
     batcher: Batcher,
     readers: Readers,
 ) -> list[list[str]]:
     """
-    The translations of each text, best first, with its structure. A text's n-th best translation consists of the n-th
-    best of each sentence.
+    The translations of each text, best first, with the structure of the text. The n-th best translation of a text
+    consists of the n-th best translation of each sentence.
 
     Args:
         format: a key of `documents.FORMATS`.
-        several: how many translations of each.
-        align: place tags within the best translation by word alignments.
+        count: how many translations of each text.
+        align: place tags within sentences by word alignments, in the best translation.
 
     Raises:
-        UserError: a text is not in this format, takes too long to read, or a sentence has too many tokens.
+        UserError: a text is not in this format or takes too long to read, or a sentence has too many tokens.
         Busy: as in `Batcher.translate`.
         ReaderLost: as in `Readers`.
     """
@@ -52,31 +52,33 @@ async def translate_texts(
     tokens = await aside_if_long(sentences, 1, asyncio.to_thread, engine.tokenize, sentences)
     for problem in _too_long(engine, sentences, tokens).values():
         raise UserError(problem)
-    beams = max(engine.num_beams, several)
-    settings = {"num_beams": beams, "num_return_sequences": several, "align": int(align)}
+    beams = max(engine.num_beams, count)
+    settings = {"num_beams": beams, "num_return_sequences": count, "align": int(align)}
     translations = await batcher.translate(engine, sentences, tokens, settings)
-    known = await aside_if_long(sentences, several, asyncio.to_thread, _linked, sentences, translations)
-    return await aside_if_long(texts, several, readers, written, texts, format, languages, known, several)
+    known = await aside_if_long(sentences, count, asyncio.to_thread, _linked, sentences, translations)
+    return await aside_if_long(texts, count, readers, write_documents, texts, format, languages, known, count)
 
 
 async def aside_if_long(
     texts: Sequence[str], times: int, aside: Callable[..., Awaitable[Result]], work: Callable[..., Result], *arguments
 ) -> Result:
     """
-    What `work` returns. It is called elsewhere if it takes long, so that the event loop can answer other requests.
+    Call `work` and return its result. If that takes long, it is called through `aside`, so that the event loop can
+    handle other requests.
 
     Args:
-        texts, times: `work` goes through these texts, this many times.
-        aside: calls it elsewhere: `Readers`, or `asyncio.to_thread` for what does not hold the interpreter.
+        texts, times: `work` processes these texts, this many times.
+        aside: `Readers`, or `asyncio.to_thread` for work that does not hold the interpreter lock for long.
     """
     is_long = times * sum(len(text) + _EACH for text in texts) > _LONG
     return await aside(work, *arguments) if is_long else work(*arguments)
 
 
 def _too_long(engine: Engine, sentences: Sequence[str], tokens: list[list[int]]) -> dict[int, str]:
-    """What is wrong with each sentence that has too many tokens for the model, by its index."""
+    """A message for each sentence with more tokens than the model takes, by the sentence's index."""
+    limit = f"the model takes at most {engine.limit}"
     return {
-        place: f"a sentence has {len(row)} tokens, and the model takes {engine.limit}; split it: {beginning(sentence)}"
+        place: f"a sentence has {len(row)} tokens, but {limit}; split it: {beginning(sentence)}"
         for place, (sentence, row) in enumerate(zip(sentences, tokens, strict=True))
         if len(row) > engine.limit
     }
@@ -99,8 +101,8 @@ async def translate_sentences(
     sentences: Sequence[str], direction: Direction, beams: int, batcher: Batcher
 ) -> list[list[dict[str, Any]]]:
     """
-    The translations of each sentence in a beam, best first, in the page's format. A sentence that cannot be translated
-    has a problem instead of a text.
+    All translations in the beam of each sentence, best first, in the page's format. A sentence with too many tokens has
+    a "problem" instead of a text.
 
     Raises:
         Busy: as in `Batcher.translate`.
@@ -111,28 +113,27 @@ async def translate_sentences(
     tokens = [[] if place in problems else row for place, row in enumerate(tokens)]
     settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": 1}
     translations = await batcher.translate(engine, sentences, tokens, settings)
-    return await aside_if_long(sentences, beams, asyncio.to_thread, _all_described, sentences, problems, translations)
+    return await aside_if_long(sentences, beams, asyncio.to_thread, _described, sentences, problems, translations)
 
 
-def _all_described(
+def _described(
     sentences: Sequence[str], problems: dict[int, str], translations: Translations
 ) -> list[list[dict[str, Any]]]:
-    return [
-        [{"text": "", "words": [], "problem": problems[place]}] if place in problems else _described(sentence, row)
-        for place, (sentence, row) in enumerate(zip(sentences, translations, strict=True))
-    ]
-
-
-def _described(sentence: str, translations: list[Translation]) -> list[dict[str, Any]]:
-    described = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in translations]
-    described[0]["words"] = _words(sentence, translations[0])
+    described = []
+    for place, (sentence, row) in enumerate(zip(sentences, translations, strict=True)):
+        if place in problems:
+            described.append([{"text": "", "words": [], "problem": problems[place]}])
+            continue
+        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in row]
+        beam[0]["words"] = _words(sentence, row[0])
+        described.append(beam)
     return described
 
 
 def _words(sentence: str, translation: Translation) -> list[dict[str, Any]]:
     """
     The words of a translation and the spaces between them, each word with the weights of its source words. Positions
-    count UTF-16 units, as JavaScript does.
+    count UTF-16 code units, as JavaScript does.
     """
     units = [0, *itertools.accumulate(len(character.encode("utf-16-le")) // 2 for character in sentence)]
     read = [(units[match.start()], units[match.end()]) for match in re.finditer(r"\S+", sentence)]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from foreign_models import NAMES, SPECIAL, TOLD, identical, randomise, scratch, tutorial
+from foreign_models import NAMES, SETTINGS, SPECIAL, identical, randomise, scratch, tutorial
 from torch import nn
 
 from modeling_scratch.apps.convert import from_torch, to_torch
@@ -11,12 +11,14 @@ from modeling_scratch.apps.convert import from_torch, to_torch
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
 
+@pytest.mark.parametrize(("old", "new"), [("", ""), ("", "module."), ("transformer.", "")])
 @torch.no_grad()
-def test_a_translator_of_the_tutorial_has_equal_logits():
+def test_a_translator_from_pytorch_s_tutorial_has_equal_logits(old, new):
+    """Also as saved by DataParallel, and as a subclass of torch.nn.Transformer."""
     user = tutorial()
-    state = {f"module.{name}": weight for name, weight in user.state_dict().items()}  # as saved by DataParallel
-    names = {role: f"module.{name}" for role, name in NAMES.items()}
-    model = from_torch(state, **names, **TOLD, **SPECIAL)
+    state = {f"{new}{name.removeprefix(old)}": weight for name, weight in user.state_dict().items()}
+    names = {role: f"{new}{name}" for role, name in NAMES.items()}
+    model = from_torch(state, **names, **SETTINGS, **SPECIAL)
     random = torch.Generator().manual_seed(5)
     src, trg = (torch.randint(4, 29, (length, 3), generator=random) for length in (9, 7))
     padding = torch.arange(9) >= torch.tensor([[9], [5], [2]])
@@ -36,7 +38,7 @@ def test_a_translator_of_the_tutorial_has_equal_logits():
     "options", [{}, {"bias": False}, {"norms": False}, {"activation": "gelu", "layer_norm_eps": 1e-3}]
 )
 @torch.no_grad()
-def test_logits_are_equal_in_float64_and_the_weights_come_back(norm_first, options):
+def test_any_torch_transformer_has_equal_logits_and_converts_back(norm_first, options):
     options = dict(options)
     norms = options.pop("norms", True)
     user = nn.Module()
@@ -45,10 +47,13 @@ def test_logits_are_equal_in_float64_and_the_weights_come_back(norm_first, optio
         user.transformer.encoder.norm = user.transformer.decoder.norm = None
     user.src, user.tgt, user.out = nn.Embedding(31, 24), nn.Embedding(29, 24), nn.Linear(24, 29, bias=False)
     randomise(user.double())
-    told = {"num_heads": 3, "norm_position": "pre" if norm_first else "post", "scale_embedding": False}
-    told |= {"activation_function": options.get("activation", "relu"), "norm_eps": options.get("layer_norm_eps", 1e-5)}
+    settings = {"num_heads": 3, "norm_position": "pre" if norm_first else "post", "scale_embedding": False}
+    settings |= {
+        "activation_function": options.get("activation", "relu"),
+        "norm_eps": options.get("layer_norm_eps", 1e-5),
+    }
     names = {"source_embedding": "src", "target_embedding": "tgt", "output_projection": "out"}
-    model = from_torch(user.state_dict(), **names, **told, **SPECIAL)
+    model = from_torch(user.state_dict(), **names, **settings, **SPECIAL)
     assert model.dtype == torch.float64
     ids = [torch.randint(0, 29, (2, length)) for length in (8, 6)]
     mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
@@ -77,26 +82,10 @@ def test_scratch_to_torch_and_back_is_bit_identical(fields):
     given |= {"num_heads": 4, "scale_embedding": True, "norm_eps": 1e-6, "dropout": 0.3}
     again = from_torch(to_torch(model).state_dict(), **given)
     assert identical(again, model)
-    told = ["norm_position", "norm_eps", "dropout", "attention_dropout", "activation_dropout", "activation_function"]
-    for name in [*told, "tie_word_embeddings", "share_encoder_decoder_embeddings", "final_norm", "lm_head_bias"]:
+    same = ["norm_position", "norm_eps", "dropout", "attention_dropout", "activation_dropout", "activation_function"]
+    for name in [*same, "tie_word_embeddings", "share_encoder_decoder_embeddings", "final_norm", "lm_head_bias"]:
         assert getattr(again.config, name) == getattr(model.config, name), name
     assert again.lm_head.weight is not model.lm_head.weight
-
-
-@pytest.mark.parametrize("prefix", ["", "net."])
-def test_the_layers_may_be_the_model_itself(prefix):
-    """As in a subclass of torch.nn.Transformer."""
-    user = tutorial()
-    expected = from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL)
-    state = {f"{prefix}{name.removeprefix('transformer.')}": value for name, value in user.state_dict().items()}
-    names = {role: f"{prefix}{name}" for role, name in NAMES.items()}
-    assert identical(from_torch(state, **names, **TOLD, **SPECIAL), expected)
-
-
-def change(state: dict, **changes) -> dict:
-    """A state dict with changed tensors; None removes one."""
-    state = state | {name.replace("/", "."): value for name, value in changes.items()}
-    return {name: value for name, value in state.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -104,40 +93,32 @@ def change(state: dict, **changes) -> dict:
     [
         ({"transformer.encoder.layers.1.norm2.bias": None}, {}, "Missing .*transformer.encoder.layers.1.norm2.bias"),
         ({"transformer.extra": torch.ones(2)}, {}, "no counterpart of transformer.extra"),
-        ({"positions": torch.ones(9, 24)}, {}, "learned positions"),
+        ({"positions": torch.ones(9, 24)}, {}, "positions"),
         ({"transformer.decoder.layers.2.linear1.weight": torch.ones(41, 24)}, {}, r"mismatch .*2.linear1.*\[41, 24\]"),
         ({"transformer.decoder.layers.0.linear1.weight": None}, {}, "decoder.layers.0.linear1.weight is missing"),
-        ({"generator.weight": torch.ones(30, 24)}, {}, r"mismatch for generator.weight.*\[30, 24\]"),
         ({"generator.bias": torch.ones(29).double()}, {}, "torch.float32, torch.float64"),
-        (
-            {"transformer.encoder.layers.1.linear1.weight": torch.ones(40, 24, dtype=torch.int8)},
-            {},
-            "torch.float32, torch.int8",
-        ),
         ({"epoch": 3}, {}, "not a state dict: epoch"),
         ({"other.encoder.layers.0.self_attn.in_proj_weight": torch.ones(72, 24)}, {}, "several .*'other.'"),
         ({"transformer.encoder.layers.0.self_attn.in_proj_weight": None}, {}, "not the weights of a torch.nn.Trans"),
-        ({}, {"target_embedding": "embedding"}, "have no 'embedding' and no 'embedding.weight'"),
+        ({}, {"target_embedding": "embedding"}, "target_embedding: .* 'embedding.weight'"),
         ({}, {"source_embedding": "generator.bias"}, r"has the shape \(29,\)"),
         ({}, {"output_projection": "tgt_tok_emb.embedding"}, "no counterpart of generator.weight, generator.bias"),
-        ({}, {"num_heads": 5}, "must be divisible by encoder_attention_heads"),
+        ({}, {"num_heads": 5}, "encoder_attention_heads"),
     ],
 )
-def test_torch_weights_that_are_refused(changes, arguments, message):
-    state = change(tutorial().state_dict(), **changes)
+def test_torch_weights_that_do_not_fit_are_refused(changes, arguments, message):
+    state = {name: value for name, value in (tutorial().state_dict() | changes).items() if value is not None}
     with pytest.raises(ValueError, match=message):
-        from_torch(state, **(NAMES | TOLD | SPECIAL | arguments))
+        from_torch(state, **(NAMES | SETTINGS | SPECIAL | arguments))
 
 
 def test_to_torch_names_every_field_that_does_not_fit():
-    fields = {"norm_type": "rms_norm", "gated_ffn": True, "position_embedding_type": "rotary"}
+    fields = {"norm_type": "rms_norm", "gated_ffn": True, "position_embedding_type": "alibi"}
     fields |= {"activation_function": "silu", "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "ffn_bias": False}
     fields |= {"share_layers": True, "final_norm": "decoder"}
-    for positions in ("rotary", "alibi", "learned"):
-        fields["position_embedding_type"] = positions
-        with pytest.raises(ValueError, match=r"torch\.nn\.Transformer cannot express this model") as error:
-            to_torch(scratch(**fields))
-        for name, value in fields.items():
-            assert f"{name} is {value!r}" in str(error.value)
+    with pytest.raises(ValueError, match=r"torch\.nn\.Transformer cannot express this model") as error:
+        to_torch(scratch(**fields))
+    for name, value in fields.items():
+        assert f"{name} is {value!r}" in str(error.value)
     with pytest.raises(ValueError, match="the norms' biases must be 0"):
         to_torch(scratch(attention_bias=False, ffn_bias=False))

@@ -1,4 +1,4 @@
-"""What a dry run describes, against the run that follows, and what it leaves behind."""
+"""What a dry run describes, compared with the run that follows, and what it leaves behind."""
 
 import os
 import re
@@ -21,8 +21,8 @@ def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in f"model: {output}".splitlines())
 
 
-def test_a_dry_run_describes_what_each_process_would_do(tmp_path, monkeypatch, capsys):
-    """As seen in an epoch of one process that cuts each update into the pieces of all of them."""
+def test_batches_updates_and_parameters_are_those_of_the_run(tmp_path, monkeypatch, capsys):
+    """An epoch of one process with 8 micro-batches per update has those of 4 processes with 2."""
     cut, size = "optimization.gradient_accumulation_steps", "optimization.tokens_per_batch=2048"
     options = [*few_sentences(), size, "optimization.max_steps=50", f"{cut}=2", f"output_dir={tmp_path / 'run'}"]
     output = dry_run(capsys, 4, *options)
@@ -40,12 +40,12 @@ def test_a_dry_run_describes_what_each_process_would_do(tmp_path, monkeypatch, c
     updates, model = len(read_metrics(run, "train")), ScratchForConditionalGeneration.from_pretrained(run)
     expected = f"2 micro-batches per update, each of at most {max(sizes)} padded target tokens"
     assert output["per process (4)"] == expected
-    assert output["updates"].startswith(f"50, {updates} an epoch, of ")
+    assert output["updates"].startswith(f"50, {updates} per epoch, of ")
     assert output["model"].startswith(f"{model.num_parameters():,} parameters")
 
 
-def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, capsys):
-    data, cache = few_sentences(), Path(datasets.config.HF_DATASETS_CACHE)
+def test_a_dry_run_times_updates_and_leaves_only_cached_data(tmp_path, monkeypatch, capsys):
+    options, cache = [*SMALL_RUN, *few_sentences(), "output_dir=run"], Path(datasets.config.HF_DATASETS_CACHE)
     monkeypatch.chdir(tmp_path)
 
     def left() -> set[Path]:
@@ -53,15 +53,15 @@ def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, c
         return {path for path in paths if not path.is_relative_to(cache)}
 
     before = left()
-    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
+    run_training(*options, dry_run=True)
     assert re.search(r"^time: about .* target tokens/s, from 5 updates", capsys.readouterr().out, re.MULTILINE)
     assert left() == before
     cached = set(cache.rglob("*"))
-    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=1")
-    assert set(cache.rglob("*")) == cached  # which the run has used
+    run_training(*options, "optimization.max_steps=1")
+    assert set(cache.rglob("*")) == cached  # the run uses the same data
 
 
-def test_a_dry_run_warns_of_idle_processes(tmp_path, capsys):
+def test_empty_micro_batches_are_a_warning(tmp_path, capsys):
     output = dry_run(capsys, 64, f"output_dir={tmp_path / 'run'}")
     (idle,) = [line for line in output if "are empty" in line]
     empty, parts = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
@@ -70,12 +70,12 @@ def test_a_dry_run_warns_of_idle_processes(tmp_path, capsys):
     assert "fewer processes" in output[idle]
 
 
-def test_a_dry_run_of_a_stream(tmp_path, capsys):
-    stream = ["data.streaming=true", "optimization.max_steps=70"]
-    output = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
-    assert output["updates"].startswith("70, of at most 512 padded tokens each")
-    assert output["per process (2)"].endswith("at most 256 padded target tokens")
+def test_a_stream_is_described_by_its_tokens(tmp_path, capsys):
+    stream = ["data.streaming=true", "optimization.max_steps=70", f"output_dir={tmp_path / 'run'}"]
+    output = dry_run(capsys, 2, *stream)
+    assert output["updates"].startswith("70, of at most 512 padded tokens")
+    assert "256 padded target tokens" in output["per process (2)"]
     with pytest.raises(SystemExit):
-        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
+        run_training(*SMALL_RUN, *stream, dry_run=True, processes=9)
     assert "leaves 56 tokens" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

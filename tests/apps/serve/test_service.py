@@ -1,4 +1,4 @@
-"""The service: answers to LibreTranslate's clients, refusals, and many requests at once."""
+"""The service: LibreTranslate's API, the page's requests, refusals, limits, failures and shutdown."""
 
 import json
 import logging
@@ -9,19 +9,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import compress
-from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-import psutil
 import pytest
 import torch
-from services import Slow, connected, get, metric, post, running, sent
+from services import Slow, connected, get, metric, post, raw_request, running
 from translators import CORPUS, load, make_folder, sure_of
 
 from modeling_scratch.apps.documents.document import read_document
-from modeling_scratch.apps.serve.engines import CTranslate2Engine, Directions, load_direction, load_torch_engine
-from modeling_scratch.apps.serve.readers import Readers
+from modeling_scratch.apps.serve.engines import (
+    ENGINES,
+    CTranslate2Engine,
+    Directions,
+    load_direction,
+    load_torch_engine,
+)
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.commands import serve
 from modeling_scratch.errors import UserError
@@ -29,6 +32,7 @@ from modeling_scratch.errors import UserError
 libretranslatepy = pytest.importorskip("libretranslatepy")
 SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 50][:40]
 LIMITS = Limits(characters=2_000, waiting=500, seconds=30.0)
+EN_DE = {"source": "en", "target": "de"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """What the pipeline makes of each sentence."""
+    """{sentence: its translation by the pipeline}."""
     return dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
 
 
@@ -54,12 +58,15 @@ def url(directions):
 
 
 def translated(url, text, **parameters):
-    status, answer = post(f"{url}/translate", {"q": text, "source": "en", "target": "de"} | parameters)
+    status, answer = post(f"{url}/translate", {"q": text} | EN_DE | parameters)
     assert status == 200, answer
     return answer["translatedText"]
 
 
-def test_a_client_of_libretranslate(url, expected):
+# -- translating -------------------------------------------------------------------------------------------------------
+
+
+def test_libretranslate_s_client_works(url, expected):
     client = libretranslatepy.LibreTranslateAPI(url)
     assert client.translate(SENTENCES[0], "en", "de") == expected[SENTENCES[0]]
     assert client.languages() == [
@@ -70,253 +77,199 @@ def test_a_client_of_libretranslate(url, expected):
     assert client.detect("Der Lehrer gibt dem Kind heute ein Buch.")[0]["language"] == "de"
 
 
-def test_a_text_keeps_its_lines_and_spaces(url, expected):
-    first, second, third = SENTENCES[:3]
-    made = translated(url, f"{first} {second}\n\n  {third}\r\n")
-    assert made == f"{expected[first]} {expected[second]}\n\n  {expected[third]}\r\n"
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("text", "{0} {1}\n\n  {2}\r\n"),
+        ("html", '<p class="a">{0} <img src="x.png"><br>{1}</p><script>The cat sleeps.</script>'),
+    ],
+)
+def test_a_text_keeps_its_structure(format, text, url, expected):
+    translations = [expected[sentence] for sentence in SENTENCES[:3]]
+    assert translated(url, text.format(*SENTENCES), format=format) == text.format(*translations)
 
 
-def test_a_page_keeps_its_tags(url, expected):
-    first, second = SENTENCES[:2]
-    page = f'<p class="a">{first} <img src="x.png"><br>{second}</p><script>{first}</script>'
-    made = translated(url, page, format="html")
-    assert made == f'<p class="a">{expected[first]} <img src="x.png"><br>{expected[second]}</p><script>{first}</script>'
-
-
-def test_a_word_is_shown_with_what_it_was_made_from(url, expected):
-    parameters = {"sentences": [SENTENCES[0]], "source": "en", "target": "de"}
-    (((best,),),) = (post(f"{url}/page/translate", parameters)[1]["translations"],)
-    assert "".join(word["text"] for word in best["words"]) == best["text"]
-    words = [word for word in best["words"] if word["isWord"]]
-    assert [word["text"] for word in words] == best["text"].split()
-    for word in words:
-        read = [SENTENCES[0][each["start"] : each["end"]] for each in word["from"]]
-        assert set(read) <= set(SENTENCES[0].split())
-        assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
-
-
-def test_positions_are_those_of_javascript(url):
-    """Which counts a character beyond the basic plane as two."""
-    sentences = [f"\U0001f600 {SENTENCES[0]}"]
-    answer = post(f"{url}/page/translate", {"sentences": sentences, "source": "en", "target": "de"})[1]
-    units = sentences[0].encode("utf-16-le")
-    spans = {(each["start"], each["end"]) for word in answer["translations"][0][0]["words"] for each in word["from"]}
-    assert spans
-    assert {units[2 * start : 2 * end].decode("utf-16-le") for start, end in spans} <= set(sentences[0].split())
-
-
-def test_several_texts_at_once_with_alternatives(url, expected):
-    parameters = {"q": [*SENTENCES[:2], ""], "source": "en", "target": "de", "alternatives": 2}
-    status, answer = post(f"{url}/translate", parameters)
+def test_a_list_of_texts_gets_alternatives_for_each(url, expected):
+    status, answer = post(f"{url}/translate", {"q": [*SENTENCES[:2], ""], "alternatives": 2} | EN_DE)
     assert status == 200
     assert answer["translatedText"] == [*(expected[sentence] for sentence in SENTENCES[:2]), ""]
     assert [len(set(each)) for each in answer["alternatives"]] == [2, 2, 1]
 
 
-def test_the_language_is_detected_among_those_with_the_target(url):
-    status, answer = post(f"{url}/translate", {"q": "Der Lehrer schläft heute.", "source": "auto", "target": "en"})
-    assert (status, answer["detectedLanguage"]["language"]) == (200, "de")
-    status, answer = post(f"{url}/translate", {"q": "Der Lehrer schläft.", "source": "auto", "target": "de"})
-    assert (status, answer["detectedLanguage"]["language"]) == (200, "de")
-    assert answer["translatedText"] == "Der Lehrer schläft."  # as for LibreTranslate
-
-
-def test_a_service_of_one_model_detects_among_all_languages(directions, expected):
-    """A language that it does not serve leaves no probability for those that it serves."""
-    english, german, chinese = (
-        "The teacher gives the child a book.",
-        "Der Lehrer gibt dem Kind ein Buch.",
-        "我们明天去北京。" * 20,
-    )
-    with running(Service(Directions([directions.find("en", "de")]), LIMITS)) as url:
-        for text, likely in ((english, "en"), (german, "de"), (chinese, None)):
-            status, found = post(f"{url}/detect", {"q": text})
-            assert status == 200
-            assert {each["language"] for each in found} == {"en", "de"}
-            sure = {each["language"]: each["confidence"] for each in found}
-            assert [each for each in sure if sure[each] > 50] == [likely] * (likely is not None)
-            assert sum(sure.values()) <= 100 if likely else set(sure.values()) == {0}
-            answer = post(f"{url}/translate", {"q": text, "source": "auto", "target": "de"})[1]
-            detected = answer["detectedLanguage"]
-            assert detected == {"language": likely or "en", "confidence": sure[likely or "en"]}
-            assert (answer["translatedText"] == text) == (likely == "de")
-
-
-def test_forms_and_json_are_the_same(url, expected):
-    parameters = {"q": SENTENCES[0], "source": "EN", "target": "de", "alternatives": "0"}
-    assert post(f"{url}/translate", parameters, form=True) == (200, {"translatedText": expected[SENTENCES[0]]})
-
-
-def test_a_form_in_utf_8_and_with_a_name_twice(url):
-    """As `curl -d` sends it, without escapes; of two, LibreTranslate takes the first."""
-    text = "Où est la forêt ? 森林"
-    status, answer = post(f"{url}/translate", {"q": text, "source": "en", "target": "de"})
-    for form in (f"q={text}&source=en&target=de", f"q={text}&q=b&source=en&target=de"):
-        assert post(f"{url}/translate", form.encode(), form=True) == (status, answer)
-    assert post(f"{url}/detect", f"q={text}".encode(), form=True)[0] == 200
-    for wrong in (b"q=a\xff&source=en&target=de", b"q=%ff&source=en&target=de", b"&".join([b"a=b"] * 30)):
-        status, answer = post(f"{url}/translate", wrong, form=True)
-        assert (status, "the form cannot be read" in answer["error"]) == (400, True)
-
-
-def test_into_its_own_language_a_text_stays(url):
+def test_a_text_in_the_target_language_is_returned_unchanged(url):
     parameters = {"q": ["A  bird.", "b"], "source": "en", "target": "en"}
     assert post(f"{url}/translate", parameters) == (200, {"translatedText": ["A  bird.", "b"]})
-    parameters |= {"q": "A bird.", "alternatives": 2}
-    expected = {"translatedText": "A bird.", "alternatives": ["A bird."] * 2}
-    assert post(f"{url}/translate", parameters) == (200, expected)
-    assert post(f"{url}/translate", parameters | {"source": "EN"}) == (200, expected)
+    unchanged = {"translatedText": "A bird.", "alternatives": ["A bird."] * 2}
+    for source in ("en", "EN"):
+        parameters |= {"q": "A bird.", "alternatives": 2, "source": source}
+        assert post(f"{url}/translate", parameters) == (200, unchanged)
     assert post(f"{url}/translate", {"q": "a", "source": "xx", "target": "xx"})[0] == 400
 
 
-@pytest.mark.parametrize(
-    ("path", "parameters", "status", "message"),
-    [
-        ("/translate", b"{", 400, "not valid JSON"),
-        ("/translate", b"[" * 100_000, 413, "too large"),
-        ("/translate", b"[" * 30_000, 400, "not valid JSON"),
-        ("/translate", b"[1]", 400, "must be an object"),
-        ("/translate", b"\xff", 400, "not valid JSON"),
-        ("/translate", {"source": "en", "target": "de"}, 400, "q is missing"),
-        ("/translate", {"q": 1, "source": "en", "target": "de"}, 400, "q must be a string"),
-        ("/translate", {"q": ["a", None], "source": "en", "target": "de"}, 400, "q must be a string"),
-        ("/translate", {"q": "\ud800", "source": "en", "target": "de"}, 400, "q is not Unicode"),
-        ("/translate", {"q": "a", "target": "de"}, 400, "source is missing"),
-        ("/translate", {"q": "a", "source": "en", "target": "xx"}, 400, "en to xx is not served; there is en to de"),
-        ("/translate", {"q": "a", "source": "auto", "target": "xx"}, 400, "auto to xx is not served"),
-        ("/translate", {"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "from 0 to 8"),
-        ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be one of text"),
-        ("/translate", {"q": "a", "source": "en", "target": "de", "format": [1]}, 400, "format must be a string"),
-        ("/translate", {"q": "a " * 1001, "source": "en", "target": "de"}, 413, "2,002 characters"),
-        ("/translate", {"q": [""] * 501, "source": "en", "target": "de"}, 413, "501 texts; a request may have 500"),
-        ("/page/translate", {"sentences": ["a"] * 501, "source": "en", "target": "de"}, 413, "501 texts"),
-        ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, and the model takes 60"),
-        ("/translate", {"q": "a\n", "source": "en", "target": "de", "format": "srt"}, 400, "no subtitles"),
-        ("/detect", {}, 400, "q is missing"),
-        ("/page/translate", {"sentences": "a", "source": "en", "target": "de"}, 400, "must be a list"),
-        ("/nothing", {}, 404, "Not Found"),
-        ("/languages", {}, 405, "Method Not Allowed"),
-    ],
-)
-def test_wrong_requests_are_refused(url, path, parameters, status, message):
-    found, answer = post(f"{url}{path}", parameters)
-    assert (found, message in answer["error"]) == (status, True), answer
-
-
-def test_a_type_that_is_neither_json_nor_a_form(url):
-    with connected(url) as client:
-        client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\na")
-        assert client.recv(1000).startswith(b"HTTP/1.1 415")
-
-
-def test_the_page_gets_a_problem_for_a_sentence_and_translations_for_the_others(url, expected):
-    parameters = {"sentences": ["ab" * 300, SENTENCES[0]], "source": "en", "target": "de", "numBeams": 3}
-    status, answer = post(f"{url}/page/translate", parameters)
-    (problem,), (best, *others) = answer["translations"]
-    assert (status, best["text"], len(others)) == (200, expected[SENTENCES[0]], 2)
-    assert "split it" in problem["problem"]
-    assert all(each["score"] < 0 for each in (best, *others))
-
-
-def test_a_key(directions, capsys):
-    with running(Service(directions, LIMITS, key="secret")) as url:
-        assert post(f"{url}/translate", {"q": "a", "source": "en", "target": "de"})[0] == 403
-        assert post(f"{url}/translate", {"q": "a", "source": "en", "target": "de", "api_key": "wrong"})[0] == 403
-        assert post(f"{url}/translate", {"q": "a", "source": "en", "target": "de", "api_key": "secret"})[0] == 200
-        assert json.loads(get(f"{url}/frontend/settings"))["keyRequired"] is True
-        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
-    with pytest.raises(SystemExit):
-        serve.main(
-            ["no-model"], port=0, api_key=b"secret \xff".decode(errors="surrogateescape")
-        )  # as in the environment
-    assert capsys.readouterr().err.splitlines() == [
-        "error: --api-key: it must be UTF-8 text, since requests cannot send anything else"
-    ]
-
-
-def test_requests_that_come_together_are_translated_together(url, expected):
-    batches, sentences = (metric(url, f"scratch_batch_sentences_{what}") for what in ("count", "sum"))
-    with ThreadPoolExecutor(16) as clients:
-        found = list(clients.map(lambda sentence: translated(url, sentence), SENTENCES * 4))
-    assert found == [expected[sentence] for sentence in SENTENCES * 4]
-    made = metric(url, "scratch_batch_sentences_sum") - sentences
-    assert made == len(found)
-    assert made / (metric(url, "scratch_batch_sentences_count") - batches) > 3
-
-
-def test_a_client_that_sends_too_slowly_gets_408(directions):
-    with running(Service(directions, Limits(seconds=0.3))) as url, connected(url) as client:
-        client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        assert client.recv(1000).startswith(b"HTTP/1.1 408")
-
-
-def test_a_body_is_read_to_its_end_before_it_is_refused(url):
-    assert post(f"{url}/translate", b"a" * 10_000_000)[0] == 413
-
-
-def test_a_form_of_several_parts(url, expected):
-    """In UTF-8, whatever codec it names: some take minutes."""
-    parts = {"q": SENTENCES[0], "source": "en", "target": "de"}
-    body = "".join(
-        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{part}\r\n' for name, part in parts.items()
-    )
-    for suffix, more, status in (("", b"", 200), ("; charset=punycode", b"", 200), ("", b"\xff", 400)):
-        headers = {"Content-Type": f"multipart/form-data; boundary=x{suffix}"}
-        whole = body.encode().replace(b"\r\n--x", more + b"\r\n--x", 1) + b"--x--\r\n"
-        found, answer = sent(Request(f"{url}/translate", data=whole, headers=headers))
-        assert (found, answer.get("translatedText")) == (status, None if more else expected[SENTENCES[0]])
-
-
-def test_parameters_in_the_address(url, expected):
-    query = urlencode({"q": SENTENCES[0], "source": "en", "target": "de"})
-    assert sent(Request(f"{url}/translate?{query}", data=b""))[1] == {"translatedText": expected[SENTENCES[0]]}
-    for wrong in ("q=%ff", "q=%ed%a0%80", "api_key=%ff"):
-        status, answer = sent(Request(f"{url}/translate?source=en&target=de&{wrong}", data=b"q=a"))
-        assert (status, "the form cannot be read" in answer["error"]) == (400, True)
-
-
-def test_pages_of_an_origin_may_call(directions):
-    with running(Service(directions, LIMITS, origins=("https://example.org",))) as url:
-        for origin, allowed in (("https://example.org", "https://example.org"), ("https://example.com", None)):
-            with urlopen(Request(f"{url}/languages", headers={"Origin": origin})) as response:
-                assert response.headers["Access-Control-Allow-Origin"] == allowed
-
-
-def test_the_language_of_each_text_is_detected(url, expected):
+def test_with_auto_the_language_of_each_text_is_detected(url):
     german, english = "Der Lehrer gibt dem Kind heute ein Buch.", SENTENCES[0]
     texts = [german, english, german]
     for target, languages in (("en", ["de", "en", "de"]), ("fr", ["en", "en", "en"]), ("de", ["de", "en", "de"])):
         _, answer = post(f"{url}/translate", {"q": texts, "source": "auto", "target": target})
         assert [each["language"] for each in answer["detectedLanguage"]] == languages
         for text, language, found in zip(texts, languages, answer["translatedText"], strict=True):
-            alone = {"q": text, "source": language, "target": target}
-            assert post(f"{url}/translate", alone)[1]["translatedText"] == found
+            assert translated(url, text, source=language, target=target) == found
             assert (found == text) == (language == target)
 
 
-def test_the_page_is_served(url):
-    for path, kind, inside in (
-        ("", "text/html", b"<!doctype html>"),
-        ("page.css", "text/css", b"body {"),
-        ("page.js", "text/javascript", b"class Page"),
-        ("service.js", "text/javascript", b"Service"),
-    ):
+def test_detection_is_among_all_languages_not_only_those_served(directions):
+    texts = {"en": "The teacher gives the child a book.", "de": "Der Lehrer gibt dem Kind ein Buch."}
+    texts["zh"] = "我们明天去北京。" * 20
+    with running(Service(Directions([directions.find("en", "de")]), LIMITS)) as url:
+        for language, text in texts.items():
+            sure = {each["language"]: each["confidence"] for each in post(f"{url}/detect", {"q": text})[1]}
+            assert sure.keys() == {"en", "de"}
+            assert [each for each in sure if sure[each] > 50] == [language] * (language in sure)
+            assert language in sure or set(sure.values()) == {0}
+            answer = post(f"{url}/translate", {"q": text, "source": "auto", "target": "de"})[1]
+            taken = language if language in sure else "en"
+            assert answer["detectedLanguage"] == {"language": taken, "confidence": sure[taken]}
+            assert (answer["translatedText"] == text) == (language == "de")
+
+
+def test_concurrent_requests_share_batches(url, expected):
+    batches, sentences = (metric(url, f"scratch_batch_sentences_{what}") for what in ("count", "sum"))
+    with ThreadPoolExecutor(16) as clients:
+        found = list(clients.map(lambda sentence: translated(url, sentence), SENTENCES * 2))
+    assert found == [expected[sentence] for sentence in SENTENCES * 2]
+    made = metric(url, "scratch_batch_sentences_sum") - sentences
+    assert made == len(found)
+    assert made / (metric(url, "scratch_batch_sentences_count") - batches) > 3
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def multipart(parameters: dict[str, bytes]) -> bytes:
+    head = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n'
+    return b"".join(head.format(name).encode() + part + b"\r\n" for name, part in parameters.items()) + b"--x--\r\n"
+
+
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data; boundary=x"
+TEXT = "Où est la forêt ? 森林"
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "body"),
+    [
+        (FORM, "", urlencode({"q": TEXT, "source": "EN", "target": "de", "alternatives": "0"}).encode()),
+        (FORM, "", f"q={TEXT}&source=en&target=de".encode()),  # unescaped, as curl -d sends it
+        (FORM, "", f"q={TEXT}&q=b&source=en&target=de".encode()),  # as in LibreTranslate, the first counts
+        (FORM, urlencode({"q": TEXT} | EN_DE), b""),
+        (PARTS, "", multipart({"q": TEXT.encode(), "source": b"en", "target": b"de"})),
+        # This codec may take minutes: parts are in UTF-8 regardless.
+        (f"{PARTS}; charset=punycode", "", multipart({"q": TEXT.encode(), "source": b"en", "target": b"de"})),
+    ],
+)
+def test_forms_are_equivalent_to_json(kind, query, body, url):
+    assert post(f"{url}/translate?{query}", body, kind=kind) == post(f"{url}/translate", {"q": TEXT} | EN_DE)
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "path", "body", "kind"),
+    [
+        (400, "JSON", "/translate", b"{", JSON),
+        (400, "JSON", "/translate", b"[" * 30_000, JSON),
+        (400, "JSON", "/translate", b"\xff", JSON),
+        (400, "object", "/translate", b"[1]", JSON),
+        (400, "q is missing", "/translate", EN_DE, JSON),
+        (400, "q must be a string", "/translate", {"q": ["a", None]} | EN_DE, JSON),
+        (400, "Unicode", "/translate", {"q": "\ud800"} | EN_DE, JSON),
+        (400, "not served, only en to de", "/translate", {"q": "a", "source": "en", "target": "xx"}, JSON),
+        (400, "auto to xx is not served", "/translate", {"q": "a", "source": "auto", "target": "xx"}, JSON),
+        (400, "alternatives", "/translate", {"q": "a", "alternatives": -1} | EN_DE, JSON),
+        (400, "format", "/translate", {"q": "a", "format": "pdf"} | EN_DE, JSON),
+        (413, "2,002 characters", "/translate", {"q": "a " * 1001} | EN_DE, JSON),
+        (413, "501 texts", "/translate", {"q": [""] * 501} | EN_DE, JSON),
+        (400, "at most 60", "/translate", {"q": "ab" * 300} | EN_DE, JSON),
+        (400, "no subtitles", "/translate", {"q": "a\n", "format": "srt"} | EN_DE, JSON),
+        (400, "list", "/page/translate", {"sentences": "a"} | EN_DE, JSON),
+        (404, "Not Found", "/nothing", {}, JSON),
+        (405, "Not Allowed", "/languages", {}, JSON),
+        (400, "form", "/translate", b"q=a\xff&source=en&target=de", FORM),
+        (400, "form", "/translate", b"q=%ff&source=en&target=de", FORM),
+        (400, "form", "/translate?q=%ed%a0%80", b"source=en&target=de", FORM),
+        (400, "form", "/translate", b"&".join([b"a=b"] * 30), FORM),
+        (400, "form", "/translate", multipart({"q": b"a\xff", "source": b"en", "target": b"de"}), PARTS),
+        (413, "too large", "/translate", b"a" * 10_000_000, FORM),  # after reading it, or the client would not listen
+        (415, "text/plain", "/translate", b"a", "text/plain"),
+    ],
+)
+def test_wrong_requests_are_refused(status, word, path, body, kind, url):
+    found, answer = post(f"{url}{path}", body, kind=kind)
+    assert (found, word in answer["error"]) == (status, True), answer
+
+
+def test_only_requests_with_the_key_translate(directions, capsys):
+    with running(Service(directions, LIMITS, key="secret")) as url:
+        for given, status in (({}, 403), ({"api_key": "wrong"}, 403), ({"api_key": "secret"}, 200)):
+            assert post(f"{url}/translate", {"q": "a"} | EN_DE | given)[0] == status
+        assert json.loads(get(f"{url}/frontend/settings"))["keyRequired"] is True
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+    with pytest.raises(SystemExit):
+        serve.main(["no-model"], port=0, api_key="secret \udcff")  # in the environment, not UTF-8
+    assert "UTF-8" in capsys.readouterr().err
+
+
+def test_only_pages_of_allowed_origins_may_call(directions):
+    with running(Service(directions, LIMITS, origins=("https://example.org",))) as url:
+        for origin, allowed in (("https://example.org", "https://example.org"), ("https://example.com", None)):
+            with urlopen(Request(f"{url}/languages", headers={"Origin": origin})) as response:
+                assert response.headers["Access-Control-Allow-Origin"] == allowed
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_served_with_a_description_of_the_models(url):
+    for path, kind in (("", "html"), ("page.css", "css"), ("page.js", "javascript"), ("service.js", "javascript")):
         with urlopen(f"{url}/{path}", timeout=60) as answer:
-            assert answer.headers.get_content_type() == kind
-            assert inside in answer.read()
+            assert answer.headers.get_content_type() == f"text/{kind}"
+            assert answer.read()
     described = json.loads(get(f"{url}/model.json"))
     assert described["service"] == {"isKeyNeeded": False, "mostCharacters": 2_000}
     assert [each["languages"] for each in described["directions"]] == [["en", "de"], ["de", "en"], ["en", "fr"]]
 
 
-def test_the_page_s_sentences_are_those_that_are_translated(url):
+def test_a_text_is_split_for_the_page_without_losing_characters(url):
     text = "Dr. Smith sleeps. ***\n\n A bird."
     parts = post(f"{url}/page/sentences", {"text": text, "source": "en"})[1]["parts"]
     assert "".join(part for part, _ in parts) == text
     assert [part for part, is_sentence in parts if is_sentence] == ["Dr. Smith sleeps.", "A bird."]
 
 
-def test_engines_agree(folder):
+def test_the_page_gets_a_beam_for_each_sentence_and_a_problem_for_one_too_long(url, expected):
+    parameters = {"sentences": ["ab" * 300, SENTENCES[0]], "numBeams": 3} | EN_DE
+    status, answer = post(f"{url}/page/translate", parameters)
+    (problem,), (best, *others) = answer["translations"]
+    assert (status, best["text"], len(others)) == (200, expected[SENTENCES[0]], 2)
+    assert "at most 60" in problem["problem"]
+    assert all(each["score"] < 0 for each in (best, *others))
+
+
+def test_the_page_gets_the_source_words_of_each_word_at_javascript_s_positions(url):
+    """JavaScript counts a character beyond the basic plane as two."""
+    sentence = f"\U0001f600 {SENTENCES[0]}"
+    best = post(f"{url}/page/translate", {"sentences": [sentence]} | EN_DE)[1]["translations"][0][0]
+    assert "".join(word["text"] for word in best["words"]) == best["text"]
+    words, units = [word for word in best["words"] if word["isWord"]], sentence.encode("utf-16-le")
+    assert [word["text"] for word in words] == best["text"].split()
+    for word in words:
+        read = {units[2 * each["start"] : 2 * each["end"]].decode("utf-16-le") for each in word["from"]}
+        assert read <= set(sentence.split())
+        assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
+
+
+# -- engines and directions --------------------------------------------------------------------------------------------
+
+
+def test_both_engines_give_the_same_translations_and_scores(folder):
     settings, found = {"num_return_sequences": 3, "num_beams": 3, "scores": True}, []
     for engine in (load_torch_engine(str(folder)), CTranslate2Engine(str(folder))):
         found.append(engine.translate_batch(SENTENCES, engine.tokenize(SENTENCES), **settings))
@@ -326,61 +279,28 @@ def test_engines_agree(folder):
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
 
 
-def test_threads_of_ctranslate2(folder, monkeypatch):
-    """All of them, though PyTorch is kept to one while a service forks its workers."""
-    made, construct = [], CTranslate2Engine.__init__
-    monkeypatch.setattr(
-        CTranslate2Engine,
-        "__init__",
-        lambda self, *given, **options: made.append(self) or construct(self, *given, **options),
-    )
+def test_ctranslate2_gets_all_threads(folder, monkeypatch):
+    """PyTorch is limited to one thread while models are loaded, since it may fork workers."""
+    asked, before = [], torch.get_num_threads()
+    monkeypatch.setitem(ENGINES, "ctranslate2", lambda name, threads: asked.append(threads) or load_torch_engine(name))
     monkeypatch.setattr(serve, "_run", lambda app, listener: None)
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        serve.main([f"en:de={folder}", f"de:en={folder}"], port=0, engine="ctranslate2")
+        serve.main([f"en:de={folder}"], port=0, engine="ctranslate2", workers=0)
     finally:
         torch.set_num_threads(before)
-    assert [each.translator.num_translators for each in made] == [3, 3]
+    assert asked == [3]
+    assert CTranslate2Engine(str(folder), threads=3).translator.num_translators == 3
 
 
-def test_a_model_that_does_not_name_its_languages(folder):
-    with pytest.raises(UserError, match="does not name its languages; name them, as in en:de="):
+def test_a_direction_needs_languages_and_a_single_model(folder, directions):
+    with pytest.raises(UserError, match="as in en:de="):
         load_direction(str(folder), load_torch_engine)
+    with pytest.raises(UserError, match="two models"):
+        Directions([directions.find("en", "de")] * 2)
 
 
-def test_two_models_for_one_direction(directions):
-    direction = directions.find("en", "de")
-    with pytest.raises(UserError, match="two models translate from en to de"):
-        Directions([direction, direction])
-
-
-def test_a_request_that_waits_too_long_and_one_whose_client_goes(directions, slow_engine):
-    direction = replace(directions.find("en", "de"), engine=slow_engine)
-    with running(Service(Directions([direction]), Limits(seconds=0.5))) as url:
-        body = json.dumps({"q": "a", "source": "en", "target": "de"}).encode()
-        request = Request(f"{url}/translate", data=body, headers={"Content-Type": "application/json"})
-        with pytest.raises(HTTPError) as late:
-            urlopen(request, timeout=10)
-        assert (late.value.code, late.value.headers["Retry-After"]) == (429, "1")
-        with connected(url) as client:
-            head = (
-                f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-            )
-            client.sendall(head.encode() + b"\r\n\r\n" + body)
-            time.sleep(0.1)
-        wait_until(lambda: 'status="499"' in get(f"{url}/metrics"))
-        slow_engine.go.set()
-
-
-def test_a_failure_is_counted_and_the_others_are_served(directions, slow_engine):
-    direction = replace(directions.find("en", "de"), engine=slow_engine)
-    slow_engine.go.set()
-    with running(Service(Directions([direction]), LIMITS)) as url:
-        assert post(f"{url}/translate", {"q": "bad", "source": "en", "target": "de"})[0] == 500
-        assert 'path="/translate",status="500"} 1.0' in get(f"{url}/metrics")
-        assert translated(url, "good") == "GOOD"
-        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+# -- limits and failures -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -390,6 +310,11 @@ def slow_engine():
     engine.go.set()
 
 
+@pytest.fixture
+def slow_directions(directions, slow_engine):
+    return Directions([replace(directions.find("en", "de"), engine=slow_engine)])
+
+
 def wait_until(condition):
     end = time.monotonic() + 10
     while not condition():
@@ -397,50 +322,44 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
-LONG = "<p><b>?</b></p>"  # nothing to translate, and much to read
+def test_requests_that_take_too_long_or_whose_clients_disconnect_are_given_up(slow_directions, slow_engine):
+    with running(Service(slow_directions, Limits(seconds=0.5))) as url:
+        with connected(url) as client:
+            client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert client.recv(1000).startswith(b"HTTP/1.1 408")
+        with connected(url) as client:
+            client.sendall(raw_request({"q": "a"} | EN_DE))
+            answer = client.recv(1000).lower()
+            assert answer.startswith(b"http/1.1 429")
+            assert b"retry-after: 1" in answer
+        with connected(url) as client:
+            client.sendall(raw_request({"q": "a"} | EN_DE))
+            wait_until(lambda: metric(url, "scratch_waiting_sentences") == 1)  # behind that of the request before
+        wait_until(lambda: 'status="499"' in get(f"{url}/metrics"))
+        slow_engine.go.set()
 
 
-def test_documents_are_read_by_other_processes(directions):
-    """So that this process can answer others, whatever a text does to a parser."""
-    page = LONG * 5_000
-    parameters = {"q": page, "source": "en", "target": "de", "format": "html"}
+def test_after_an_internal_error_the_service_continues(slow_directions, slow_engine):
+    slow_engine.go.set()
+    with running(Service(slow_directions, LIMITS)) as url:
+        assert post(f"{url}/translate", {"q": "bad"} | EN_DE)[0] == 500
+        assert 'path="/translate",status="500"} 1.0' in get(f"{url}/metrics")
+        assert translated(url, "good") == "GOOD"
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+
+
+def test_long_documents_are_read_outside_the_service_s_process(directions):
+    page = "<p><b>?</b></p>" * 5_000  # nothing to translate, and much to read
     with running(Service(directions, Limits(characters=100_000))) as url:
         started = time.process_time()
-        assert post(f"{url}/translate", parameters) == (200, {"translatedText": page})
+        assert translated(url, page, format="html") == page
         ours = time.process_time() - started
     started = time.process_time()
     read_document(page, "html")
     assert ours < (time.process_time() - started) / 3
 
 
-def test_a_text_that_takes_too_long_to_read_is_refused_and_others_are_read(directions, slow_engine):
-    slow_engine.go.set()
-    service = Service(Directions([replace(directions.find("en", "de"), engine=slow_engine)]), Limits(characters=10**7))
-    service.readers = Readers(0.5)
-    parameters = {"q": LONG * 200_000, "source": "en", "target": "de", "format": "html"}
-    with running(service) as url:
-        for _ in range(3):  # more than there are processes
-            status, answer = post(f"{url}/translate", parameters)
-            assert (status, answer["error"]) == (400, "this takes more than 0.5 seconds to read; send less at once")
-        assert translated(url, "a\n" * 1_000) == "A\n" * 1_000
-
-
-def test_a_service_ends_while_it_reads_for_a_client_that_has_gone(directions):
-    body = json.dumps({"q": LONG * 200_000, "source": "en", "target": "de", "format": "html"}).encode()
-    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    before = set(psutil.Process().children())
-    with running(Service(directions, Limits(characters=10**7))) as url:
-        with connected(url) as client:
-            client.sendall(head.encode() + b"\r\n\r\n" + body)
-            wait_until(lambda: set(psutil.Process().children()) - before)
-        wait_until(lambda: 'status="499"' in get(f"{url}/metrics"))
-        assert translated(url, f"{SENTENCES[0]}\n" * 50)  # by another process
-        reading = set(psutil.Process().children()) - before
-        assert len(reading) == 2
-    assert not any(each.is_running() for each in reading)
-
-
-def test_without_file_descriptors_it_waits_and_warns_once(directions, caplog):
+def test_without_file_descriptors_the_service_warns_once_and_recovers(directions, caplog):
     with running(Service(directions, LIMITS)) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         clients = [socket.socket() for _ in range(20)]
@@ -452,12 +371,11 @@ def test_without_file_descriptors_it_waits_and_warns_once(directions, caplog):
             for client in clients:
                 client.connect(address)
             wait_until(lambda: caplog.records)
-            time.sleep(2.5)  # asyncio tries again after a second
+            time.sleep(1.2)  # asyncio tries again after a second
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-            "cannot accept more connections: Too many open files; retrying (ulimit -n sets the limit)"
-        ]
+        (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert "ulimit -n" in warning
         for client in clients:
             client.close()
         assert json.loads(get(f"{url}/health")) == {"status": "ok"}

@@ -1,4 +1,4 @@
-"""Figures agree with formulas, generate() and the text; bad input is one line on the command line."""
+"""`scratch figures`: attention maps, positions and the architecture agree with generate(), formulas and modules."""
 
 import math
 from itertools import pairwise
@@ -31,27 +31,24 @@ def tokenizers():
     return train_tokenizer(iter([ENGLISH * 3]), 320), train_tokenizer(iter([GERMAN * 3]), 300)
 
 
-def short(model):
+@pytest.fixture(params=["shared", "separate"])
+def translator(request, make_model, tokenizers):
+    """A model with one vocabulary or two, and its tokenizers."""
+    source, target = tokenizers if request.param == "separate" else (tokenizers[0], tokenizers[0])
+    sizes = {"vocab_size": len(source)}
+    if request.param == "separate":
+        sizes |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
+    model = make_model(**sizes)
     model.generation_config.max_new_tokens = 8
-    return model
+    return model, source, target
+
+
+separate = pytest.mark.parametrize("translator", ["separate"], indirect=True)
 
 
 @pytest.fixture
-def two_vocabularies(make_model, tokenizers):
-    """A model with separate vocabularies, and its two tokenizers."""
-    source, target = tokenizers
-    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
-    return short(make_model(**sizes, share_encoder_decoder_embeddings=False)), source, target
-
-
-@pytest.fixture
-def shared_vocabulary(make_model, tokenizers):
-    return short(make_model(vocab_size=len(tokenizers[0]))), tokenizers[0], tokenizers[0]
-
-
-@pytest.fixture
-def folder(two_vocabularies, tmp_path):
-    model, source, target = two_vocabularies
+def folder(translator, tmp_path):
+    model, source, target = translator
     model.save_pretrained(tmp_path / "model")
     save_tokenizers(source, target, tmp_path / "model")
     return tmp_path / "model"
@@ -61,21 +58,17 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def is_a_picture(path, least=400):
-    """A PNG of sensible size that is not blank."""
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.stat().st_size < 300_000
+def is_a_picture(path):
+    """Whether a file is a PNG of sensible size that is not blank."""
     pixels = imread(path)
-    assert least <= pixels.shape[1] <= 1600
-    assert 300 <= pixels.shape[0] <= 4000
-    return pixels[..., :3].std() > 0.02
+    return 400 <= pixels.shape[1] <= 1600 and 300 <= pixels.shape[0] <= 4000 and pixels[..., :3].std() > 0.02
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sentence", ["The old man gives.", "Grüße,  Ärger: 5 €!", "x"])
-def test_labels_are_the_tokens_of_the_text(sentence, tokenizers):
+def test_labels_join_to_the_text(sentence, tokenizers):
     for tokenizer in tokenizers:
         ids = tokenizer(sentence).input_ids
         labels = attention.token_labels(tokenizer, ids)
@@ -87,12 +80,9 @@ def test_labels_are_the_tokens_of_the_text(sentence, tokenizers):
                 assert decoders.ByteLevel().decode([token]) == label.replace("▁", " ")
 
 
-def test_parts_of_characters_and_control_characters_are_escaped(tokenizers):
+def test_bytes_and_control_characters_are_escaped_and_other_tokenizers_left_alone(tokenizers):
     ids = tokenizers[0]("漢\n").input_ids
     assert attention.token_labels(tokenizers[0], ids) == ["▁", "\\xe6", "\\xbc", "\\xa2", "\\n", "</s>"]
-
-
-def test_other_tokenizers_tokens_stay_as_they_are():
     vocabulary = {"▁Haus": 0, "##er": 1, "Ġx": 2}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="Ġx")))
     assert attention.token_labels(tokenizer, [0, 1, 2]) == list(vocabulary)
@@ -101,36 +91,37 @@ def test_other_tokenizers_tokens_stay_as_they_are():
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("kind", ["shared_vocabulary", "two_vocabularies"])
-def test_weights_equal_those_of_generate_step_by_step(kind, num_beams, request):
-    model, source, target = request.getfixturevalue(kind)
+@pytest.mark.parametrize(("translator", "num_beams"), [("shared", 1), ("separate", 3)], indirect=["translator"])
+def test_weights_equal_those_of_generate_step_by_step(translator, num_beams):
+    model, source, target = translator
     maps = attention.attention_maps(model, source, target, SENTENCE, num_beams)
-    assert model.config._attn_implementation == "sdpa"
-
+    assert model.config._attn_implementation == "sdpa"  # as before
     model.set_attn_implementation("eager")
     options = {"output_attentions": True, "return_dict_in_generate": True, "num_beams": num_beams}
-    inputs = source([SENTENCE], return_tensors="pt")
-    output = model.generate(inputs.input_ids, attention_mask=inputs.attention_mask, **options)
+    output = model.generate(**source([SENTENCE], return_tensors="pt", return_token_type_ids=False), **options)
     sequence = output.sequences[0].tolist()
-    length = len(sequence) - 1
     assert target.decode(sequence, skip_special_tokens=True) == maps.translation
     assert maps.read == ["<s>", *maps.written[:-1]]
-    assert len(maps.written) == length
-    for layer, weights in enumerate(output.encoder_attentions):
-        torch.testing.assert_close(maps.encoder[layer], weights[0], rtol=0, atol=1e-6)
-    for step in range(length):
+    assert len(maps.written) == len(sequence) - 1
+    for found, expected in zip(maps.encoder, output.encoder_attentions, strict=True):
+        torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-6)
+    for step in range(len(maps.written)):
         row = output.beam_indices[0, step] if num_beams > 1 else 0
-        for layer in range(3):
-            expected = output.decoder_attentions[step][layer][row, :, 0]  # (num_heads, step + 1)
-            torch.testing.assert_close(maps.decoder[layer][:, step, : step + 1], expected, rtol=0, atol=1e-5)
-            assert maps.decoder[layer][:, step, step + 1 :].abs().sum() == 0
-            expected = output.cross_attentions[step][layer][row, :, 0]  # (num_heads, source_length)
-            torch.testing.assert_close(maps.cross[layer][:, step], expected, rtol=0, atol=1e-5)
+        for found, expected in zip(maps.decoder, output.decoder_attentions[step], strict=True):
+            seen = expected[row, :, 0]  # (num_heads, step + 1)
+            torch.testing.assert_close(found[:, step, : step + 1], seen, rtol=0, atol=1e-5)
+            assert not found[:, step, step + 1 :].any()
+        for found, expected in zip(maps.cross, output.cross_attentions[step], strict=True):
+            torch.testing.assert_close(found[:, step], expected[row, :, 0], rtol=0, atol=1e-5)
 
 
-def test_a_figure_shows_the_weights_with_their_labels(two_vocabularies):
-    maps = attention.attention_maps(*two_vocabularies, SENTENCE)
+def panels_of(figure):
+    return [axis for axis in figure.axes if axis.get_title()]
+
+
+@separate
+def test_a_figure_shows_the_weights_with_their_labels(translator):
+    maps = attention.attention_maps(*translator, SENTENCE)
     assert "".join(maps.source[:-1]).replace("▁", " ").strip() == SENTENCE
     expected = {
         "encoder self-attention": (maps.encoder[1], maps.source, maps.source),
@@ -139,8 +130,7 @@ def test_a_figure_shows_the_weights_with_their_labels(two_vocabularies):
     }
     for kind, (weights, rows, columns) in expected.items():
         figure = attention.attention_figure(maps, kind, layer=2)
-        figure.draw_without_rendering()
-        panels = [axis for axis in figure.axes if axis.get_title()]
+        panels = panels_of(figure)
         assert [axis.get_title() for axis in panels] == [f"layer 2, head {n + 1}" for n in range(len(weights))]
         for axis, head in zip(panels, weights, strict=True):
             np.testing.assert_array_equal(axis.images[0].get_array(), head.numpy())
@@ -148,9 +138,7 @@ def test_a_figure_shows_the_weights_with_their_labels(two_vocabularies):
         assert [label.get_text() for label in panels[0].get_yticklabels()] == rows
         assert [label.get_text() for label in panels[-1].get_xticklabels()] == columns
         assert not any(label.get_parse_math() for label in panels[-1].get_xticklabels())  # "$5 or $6" is no formula
-        title = figure.get_suptitle().replace("\n", " ")
-        assert SENTENCE in title
-        assert "layer 2 of" in title
+        assert SENTENCE in figure.get_suptitle().replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -162,11 +150,12 @@ def test_a_figure_shows_the_weights_with_their_labels(two_vocabularies):
     ],
 )
 def test_labels_do_not_overlap(heads, sentence, make_model, tokenizers):
-    model = short(make_model(vocab_size=len(tokenizers[0]), d_model=48, encoder_attention_heads=heads))
+    model = make_model(vocab_size=len(tokenizers[0]), d_model=48, encoder_attention_heads=heads)
+    model.generation_config.max_new_tokens = 8
     maps = attention.attention_maps(model, tokenizers[0], tokenizers[0], sentence)
     figure = attention.attention_figure(maps, "encoder self-attention", layer=1)
     figure.draw_without_rendering()
-    panels = [axis for axis in figure.axes if axis.get_title()]
+    panels = panels_of(figure)
     assert len(panels) == heads
     for labels, side in ((panels[-1].get_xticklabels(), "x"), (panels[0].get_yticklabels(), "y")):
         boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: getattr(box, f"{side}0"))
@@ -176,52 +165,40 @@ def test_labels_do_not_overlap(heads, sentence, make_model, tokenizers):
     assert not any(one.overlaps(other) for index, one in enumerate(boxes) for other in boxes[:index])
 
 
-LONG = [[f"▁token{index}" for index in range(length)] for length in (100, 80)]
-
-
-@pytest.fixture(scope="module")
-def long_maps():
-    """100 source tokens and 80 of the translation, too many for the width of a page."""
-    source, written = LONG
-    shapes = {"encoder": (1, 100, 100), "decoder": (1, 80, 80), "cross": (2, 80, 100)}
-    weights = {name: [torch.rand(shape)] for name, shape in shapes.items()}
-    return attention.AttentionMaps("A long sentence.", "Ein langer Satz.", source, written, written, **weights)
-
-
-def test_a_long_map_is_cut_into_parts_in_reading_order(long_maps):
-    figure = attention.attention_figure(long_maps, "cross-attention", layer=1)
+def test_a_long_map_is_cut_into_parts_in_reading_order():
+    source, written = ([f"▁token{index}" for index in range(length)] for length in (100, 80))
+    weights = {"encoder": [], "decoder": [], "cross": [torch.rand(2, 80, 100)]}
+    maps = attention.AttentionMaps("A long sentence.", "Ein langer Satz.", source, written, written, **weights)
+    figure = attention.attention_figure(maps, "cross-attention", layer=1)
     assert figure.get_figwidth() == saving.PAGE_WIDTH
-    panels = [axis for axis in figure.axes if axis.get_title()]
+    panels = panels_of(figure)
     assert [axis.get_title().split(", ")[1] for axis in panels] == ["head 1"] * 4 + ["head 2"] * 4
     parts = [axis.images[0].get_array() for axis in panels[:4]]
-    np.testing.assert_array_equal(np.block([parts[:2], parts[2:]]), long_maps.cross[0][0].numpy())
-    labels = [label.get_text() for axis in panels[:2] for label in axis.get_xticklabels()]
-    assert labels == LONG[0]
-    assert [label.get_text() for axis in panels[:4:2] for label in axis.get_yticklabels()] == LONG[1]
+    np.testing.assert_array_equal(np.block([parts[:2], parts[2:]]), maps.cross[0][0].numpy())
+    assert [label.get_text() for axis in panels[:2] for label in axis.get_xticklabels()] == source
+    assert [label.get_text() for axis in panels[:4:2] for label in axis.get_yticklabels()] == written
     assert panels[3].get_title() == "layer 1, head 1, rows 41 to 80, columns 51 to 100"
 
 
-def test_every_layer_is_drawn(shared_vocabulary, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(attention, "save", lambda figure, path: drawn.append(path.name) or path)
-    monkeypatch.setattr(attention, "attention_figure", lambda maps, kind, layer: None)
-    attention.save_attention(attention.attention_maps(*shared_vocabulary, SENTENCE), tmp_path, None)
+@separate
+def test_the_command_draws_the_last_layer_or_all(folder, tmp_path, monkeypatch):
     depths = {"encoder-self-attention": 2, "decoder-self-attention": 3, "cross-attention": 3}
-    assert drawn == [f"{kind}-layer-{layer}.png" for kind, depth in depths.items() for layer in range(1, depth + 1)]
-
-
-def test_the_attention_command(folder, tmp_path):
     result = run("attention", folder, "The child costs $5.", "--beams", 2, "--out", tmp_path / "last")
     assert result.exit_code == 0, result.output
-    names = {"encoder-self-attention-layer-2", "decoder-self-attention-layer-3", "cross-attention-layer-3"}
-    assert {path.name for path in (tmp_path / "last").iterdir()} == {f"{name}.png" for name in names}
-    assert all(is_a_picture(path) for path in (tmp_path / "last").iterdir())
+    pictures = list((tmp_path / "last").iterdir())
+    assert {path.name for path in pictures} == {f"{kind}-layer-{depth}.png" for kind, depth in depths.items()}
+    assert all(map(is_a_picture, pictures))
+    monkeypatch.setattr(attention, "save", lambda figure, path: path)
+    monkeypatch.setattr(attention, "attention_figure", lambda maps, kind, layer: None)
+    shown = run("attention", folder, "The child", "--layer", "all", "--out", tmp_path / "all").stdout.splitlines()[1:]
+    every = [f"{kind}-layer-{layer}.png" for kind, depth in depths.items() for layer in range(1, depth + 1)]
+    assert shown == [str(tmp_path / "all" / name) for name in every]
 
 
 # -- the other pictures ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("d_model", "length"), [(128, 100), (7, 5), (1, 2)])
+@pytest.mark.parametrize(("d_model", "length"), [(128, 100), (7, 5)])
 def test_positions_equal_the_formula(d_model, length):
     figure = positions.positions_figure(d_model, length)
     expected = [
@@ -237,7 +214,7 @@ def test_positions_equal_the_formula(d_model, length):
     figure.draw_without_rendering()
 
 
-def test_the_architecture_names_modules_that_exist(make_model, tmp_path):
+def test_the_architecture_is_labelled_with_modules_that_exist(make_model, tmp_path):
     figure = diagram.architecture_figure()
     modules = {name.split(".")[-1] for name, _ in make_model().named_modules()}
     classes = {type(module).__name__ for module in make_model().modules()}
@@ -253,67 +230,41 @@ def test_the_architecture_names_modules_that_exist(make_model, tmp_path):
     assert is_a_picture(tmp_path / "new" / "picture.png")
 
 
-# -- letters that the default font lacks -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bundled_fonts(monkeypatch):
-    """Only the fonts of matplotlib: those of the machine may have any letter."""
-    fonts = [font for font in font_manager.fontManager.ttflist if "mpl-data" in font.fname]
+def test_characters_that_no_font_has_are_a_warning(monkeypatch, tmp_path, caplog):
+    fonts = [font for font in font_manager.fontManager.ttflist if "mpl-data" in font.fname]  # Matplotlib's own
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
     saving._fonts_for.cache_clear()
-    yield
-    saving._fonts_for.cache_clear()
-
-
-def save_text(text, path):
     figure = Figure(figsize=(2, 1))
-    figure.text(0.5, 0.5, text)
-    saving.save(figure, path)
-
-
-def test_letters_that_no_font_has_are_one_warning(bundled_fonts, tmp_path, caplog):
-    save_text("\N{PAHAWH HMONG VOWEL KEEB}\N{PAHAWH HMONG VOWEL KEEV}", tmp_path / "letters.png")
+    figure.text(0.5, 0.5, "\N{PAHAWH HMONG VOWEL KEEB}\N{PAHAWH HMONG VOWEL KEEV}")
+    saving.save(figure, tmp_path / "characters.png")
+    saving._fonts_for.cache_clear()
     (warning,) = caplog.messages
-    assert "no font" in warning
+    assert "font" in warning
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-def fails(message, *arguments):
-    result = run(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["attention", "MODEL", ""], "the sentence is empty"),
+        (["attention", "MODEL", SENTENCE, "--layer", "3"], "only 2 layers"),
+        (["attention", "MODEL", SENTENCE, "--layer", "0"], "not '0'"),
+        (["attention", "MODEL", SENTENCE, "--layer", "first"], "not 'first'"),
+        (["attention", "MODEL", SENTENCE * 40], "more than 100"),
+        (["attention", "FILES/none", SENTENCE], "no such folder"),
+        (["attention", "FILES", SENTENCE], "contains no model"),
+        (["positions"], ".png"),
+    ],
+)
+@separate
+def test_bad_input_is_one_line(arguments, message, folder, tmp_path):
+    out = tmp_path / "pictures.svg"
+    arguments = [each.replace("MODEL", str(folder)).replace("FILES", str(tmp_path)) for each in arguments]
+    result = run(*arguments, "--out", out)
     assert result.exit_code == 2, result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, result.output
-    assert message in lines[0]
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
     assert "Traceback" not in result.output
-    assert "Traceback" in run(*arguments, "--debug").output
-
-
-@pytest.mark.parametrize(
-    ("sentence", "options", "message"),
-    [
-        ("", [], "the sentence is empty"),
-        (SENTENCE, ["--layer", 3], "encoder self-attention has only 2"),
-        (SENTENCE, ["--layer", 0], "not '0'"),
-        (SENTENCE, ["--layer", "first"], "not 'first'"),
-        (SENTENCE * 40, [], "more than 100"),
-    ],
-)
-def test_bad_attention(sentence, options, message, folder, tmp_path):
-    fails(message, "attention", folder, sentence, *options, "--out", tmp_path / "pictures")
-    assert not (tmp_path / "pictures").exists()
-
-
-@pytest.mark.parametrize(
-    ("message", "arguments"),
-    [
-        ("no such folder", ["attention", "FILES/none", SENTENCE, "--out", "FILES/pictures"]),
-        ("contains no model", ["attention", "FILES", SENTENCE, "--out", "FILES/pictures"]),
-        ("give a name that ends in .png", ["positions", "--out", "FILES/positions.svg"]),
-    ],
-)
-def test_missing_models_and_other_formats_are_refused(message, arguments, tmp_path):
-    fails(message, *(argument.replace("FILES", str(tmp_path)) for argument in arguments))
-    assert not list(tmp_path.iterdir())
+    assert not out.exists()
