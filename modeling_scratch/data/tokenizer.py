@@ -18,7 +18,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from ..errors import UserError
 from ..loading import NO_REMOTE_CODE, loading
 from ..model.batched_generation import INVISIBLE, clean
-from ..recipe.schema import SOURCE, TARGET
+from ..recipe.schema import SOURCE, TARGET, TokenizerKind
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +38,62 @@ def end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
     )
 
 
-def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    sentences: Iterator[list[str]], vocab_size: int, kind: TokenizerKind = "bpe", pattern: str | None = None
+) -> PreTrainedTokenizerFast:
     """
-    Train a byte-level BPE tokenizer (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
-
-    Text is normalized to NFC, without `INVISIBLE` characters. A space is put before the first word, so that a word has
-    the same tokens anywhere in a sentence, and removed when decoding, so that normalized text comes back exactly. The
-    vocabulary holds all 256 bytes, so no character is unknown. Text that spells a special token is treated as text.
+    Train a tokenizer of a kind (see `TokenizerSection`).
 
     Args:
         sentences: batches of training sentences, read once.
         vocab_size: the most tokens, special ones included.
+        pattern: of kind "pattern", a regular expression that matches a token.
+
+    Raises:
+        UserError: the pattern is not a regular expression.
+    """
+    trained = (
+        _train_bpe(sentences, vocab_size) if kind == "bpe" else _train_symbols(sentences, vocab_size, kind, pattern)
+    )
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=trained, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
+    )
+    end_with_eos(wrapped)
+    return wrapped
+
+
+def _train_symbols(
+    sentences: Iterator[list[str]], vocab_size: int, kind: TokenizerKind, pattern: str | None
+) -> Tokenizer:
+    """
+    A vocabulary of whole symbols: the most frequent ones. Text in NFC, without `INVISIBLE` characters, comes back
+    exactly if all its symbols are in the vocabulary; any other symbol is the unknown token, which decoding drops.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), normalizers.NFC()])
+    if kind == "words":  # decoding joins them with spaces
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        try:
+            expression = Regex(r"[\s\S]" if pattern is None else pattern)
+        except Exception as error:
+            raise UserError(f"tokenizer.pattern is not a regular expression: {error}") from error
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(expression, "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    return tokenizer
+
+
+def _train_bpe(sentences: Iterator[list[str]], vocab_size: int) -> Tokenizer:
+    """
+    Byte-level BPE (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
+
+    Text is normalized to NFC, without `INVISIBLE` characters. A space is put before the first word, so that a word has
+    the same tokens anywhere in a sentence, and removed when decoding, so that normalized text comes back exactly. The
+    vocabulary holds all 256 bytes, so no character is unknown. Text that spells a special token is treated as text.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
     visible = normalizers.Replace(Regex(INVISIBLE.pattern), "")
@@ -64,11 +109,7 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
     )
     tokenizer.train_from_iterator(sentences, trainer)
     tokenizer.pre_tokenizer = words
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
-    )
-    end_with_eos(wrapped)
-    return wrapped
+    return tokenizer
 
 
 def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int) -> tuple[Iterator[list[str]], int]:
@@ -254,7 +295,22 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
             f"all {len(dataset):,} {split} pairs were dropped as empty or longer than data.max_source_tokens "
             f"({tokenizer.max_source_tokens}) or data.max_target_tokens ({tokenizer.max_target_tokens})"
         )
+    _report_unknown(tokenized, tokenizer, split)
     return tokenized
+
+
+def _report_unknown(tokenized: Dataset, tokenizer: PairTokenizer, split: str) -> None:
+    """Log how many tokens of a split are not in a vocabulary of whole symbols."""
+    sides = (("source", "input_ids", tokenizer.source_tokenizer), ("target", "labels", tokenizer.target_tokenizer))
+    for side, column, each in sides:
+        if not (each.is_fast and isinstance(each.backend_tokenizer.model, models.WordLevel)):
+            continue
+        ids = tokenized.select_columns([column]).with_format("arrow")[:].column(column).combine_chunks().flatten()
+        if unknown := int((ids.to_numpy() == each.unk_token_id).sum()):
+            logger.warning(
+                f"data: {unknown:,} of {len(ids):,} {side} tokens of the {split} pairs are not in the vocabulary "
+                f"({len(each):,} tokens), and are lost"
+            )
 
 
 def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -235,15 +235,41 @@ class DataSection(Section):
         return self.train_files is None and self.name != EMBEDDED_CORPUS
 
 
-class TokenizerSection(Section):
-    """A new BPE vocabulary, or an existing tokenizer."""
+TokenizerKind = Literal["bpe", "characters", "words", "pattern"]
 
-    vocab_size: int = Field(
-        8000, ge=300, le=100_000_000, description="the most tokens: merges, 256 bytes, special tokens"
+
+class TokenizerSection(Section):
+    """A new vocabulary, or an existing tokenizer."""
+
+    kind: TokenizerKind = Field(
+        "bpe",
+        description="what a token is. bpe: a frequent piece of a word (byte-level BPE); characters: a character; "
+        "words: what is between spaces, such as the phones of a word; pattern: what tokenizer.pattern matches",
     )
-    shared: bool = Field(True, description="one vocabulary for both languages")
+    target_kind: TokenizerKind | None = Field(None, description="of the target; null: as the source's")
+    pattern: str | None = Field(None, description="a regular expression, such as that of the atoms and bonds in SMILES")
+    vocab_size: int = Field(
+        8000,
+        ge=5,
+        le=100_000_000,
+        description="the most tokens; of bpe, at least 300: 256 bytes, merges, special tokens",
+    )
+    shared: bool = Field(True, description="one vocabulary for source and target")
     max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample if there are more")
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
+
+    @model_validator(mode="after")
+    def _agrees_with_its_kinds(self):
+        kinds = {self.kind, self.target_kind or self.kind}
+        if self.existing is not None and kinds != {"bpe"}:
+            raise ValueError("tokenizer.kind: tokenizer.existing has a kind of its own; remove one of them")
+        if "bpe" in kinds and self.vocab_size < 300:
+            raise ValueError(f"tokenizer.vocab_size is {self.vocab_size}; tokenizer.kind bpe needs at least 300")
+        if len(kinds) > 1 and self.shared:
+            raise ValueError("tokenizer.target_kind differs from tokenizer.kind; set tokenizer.shared=false")
+        if ("pattern" in kinds) != (self.pattern is not None):
+            raise ValueError("tokenizer.pattern and tokenizer.kind pattern need each other")
+        return self
 
 
 class OptimizationSection(Section):

@@ -254,13 +254,14 @@ def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
     """
     section = recipe.tokenizer
     made = []
-    for columns in [[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]]:
+    kinds = (section.kind, section.target_kind or section.kind)
+    for columns, kind in zip([[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]], kinds, strict=False):
         if isinstance(train, PairStream):
             sentences, total = train.sentences(columns, section.max_sentences, recipe.seed), "the stream's first"
         else:
             sentences, count = sample_sentences(train, columns, section.max_sentences, recipe.seed)
             total = f"{count:,}"
-        tokenizer = train_tokenizer(sentences, section.vocab_size)
+        tokenizer = train_tokenizer(sentences, section.vocab_size, kind, section.pattern)
         logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total} sentences ({', '.join(columns)})")
         made.append(tokenizer)
     return made[0], made[-1]
