@@ -13,20 +13,42 @@ from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers
 
 
-@needs_runtime
-def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
-    """Without the page's own code, as other projects use it."""
-    tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
-    tokenizer.save_pretrained(tmp_path)
+def in_javascript(tokenizer, texts, folder) -> list[tuple[list[int], str]]:
+    """The ids of each text, and what they decode to, without the page's own code, as other projects use it."""
+    tokenizer.save_pretrained(folder)
     script = f"""
         import {{ readFileSync }} from "node:fs";
         import {{ Tokenizer }} from {json.dumps((runtime.cache_folder() / runtime.MODULES[1]).as_uri())};
         const [content, config] = ["", "_config"].map((end) => JSON.parse(readFileSync(`tokenizer${{end}}.json`)));
         const tokenizer = new Tokenizer(content, config);
-        console.log(JSON.stringify({json.dumps(texts)}.map((text) => tokenizer.encode(text).ids)));
+        const both = (ids) => [ids, tokenizer.decode(ids, {{ skip_special_tokens: true }})];
+        console.log(JSON.stringify({json.dumps(texts)}.map((text) => both(tokenizer.encode(text).ids))));
     """
-    found = node("--input-type=module", "-e", script, cwd=tmp_path)
-    assert found == [tokenizer("The cat\u200c.").input_ids] * len(texts)
+    return node("--input-type=module", "-e", script, cwd=folder)
+
+
+@needs_runtime
+def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
+    tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
+    found = in_javascript(tokenizer, texts, tmp_path)
+    assert [ids for ids, _ in found] == [tokenizer("The cat\u200c.").input_ids] * len(texts)
+
+
+@needs_runtime
+@pytest.mark.parametrize(
+    ("kind", "pattern", "texts"),
+    [
+        ("characters", None, ["a cat 😀", "l'été", "xyz"]),
+        ("words", None, ["p l ʷ a", "ɔ̃ q"]),
+        ("pattern", r"\[[^\]]+]|Br?|Cl?|[A-Za-z=()]", ["CC(=O)[C@@H]Br", "Cl#N"]),
+    ],
+)
+def test_symbols_are_the_same_in_javascript(kind, pattern, texts, tmp_path):
+    """Unknown ones too."""
+    tokenizer = train_tokenizer(iter([texts[:-1]]), 100, kind, pattern)
+    ids = [tokenizer(text).input_ids for text in texts]
+    expected = [[each, tokenizer.decode(each, skip_special_tokens=True)] for each in ids]
+    assert in_javascript(tokenizer, texts, tmp_path) == expected
 
 
 @pytest.mark.parametrize("setting", [None, True, False])
