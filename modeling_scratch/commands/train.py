@@ -148,6 +148,6 @@ def describe_result(result: dict[str, Any]) -> list[str]:
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
     return [
         *lines,
-        f"The model is in {result['folder']}. Next, translate a sentence of your own:",
+        f"The model is in {result['folder']}. Next, try a sentence of your own:",
         f"  echo {shlex.quote(result['samples'][0]['source'])} | {command}",
     ]

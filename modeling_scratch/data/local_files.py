@@ -336,7 +336,7 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
     languages = list(dict.fromkeys(language for cell in cells for language in cell))
     columns: Columns = {}
     for side in (SOURCE, TARGET):
-        language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
+        language, column = data.names[side == TARGET], getattr(data, f"{side}_column")
         if column is None and languages:
             if language not in languages:
                 raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}")
@@ -352,6 +352,11 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
                 )
             raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
         columns[side] = (name, None)
+    if columns[SOURCE] == columns[TARGET]:
+        raise UserError(
+            f"{where}: source and target are the same column, {columns[SOURCE][1] or columns[SOURCE][0]!r}; set "
+            "data.source_column and data.target_column"
+        )
     return columns
 
 
@@ -421,7 +426,9 @@ def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ..
         if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
-        found = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
+        if data.names[0] == data.names[1]:
+            raise UserError(f"{key}: source and target are the same file, {names[0]}.{data.names[0]}")
+        found = [_with_language(names[0], language, key) for language in data.names]
         for one, other in (found, found[::-1]):
             if alone := one.keys() - other.keys():
                 raise UserError(f"{key}: {one[min(alone)]} has no counterpart in the other language")
@@ -431,7 +438,7 @@ def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ..
     if names[0] == names[1]:
         raise UserError(f"{key}: source and target are the same file, {names[0]}")
     endings = [Path(name.removesuffix(".gz")).suffix for name in names]
-    if endings == [f".{data.target_language}", f".{data.source_language}"]:
+    if data.names[0] != data.names[1] and endings == [f".{each}" for each in data.names[::-1]]:
         raise UserError(f"{key}: name the source before the target: [{names[1]}, {names[0]}]")
     sources, targets = (_expand(name, key) for name in names)
     if len(sources) != len(targets):

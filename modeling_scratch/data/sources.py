@@ -334,7 +334,7 @@ class EmbeddedCorpus(PairSource):
         return list(map(gold_links, *self._marked()))
 
     def _languages(self) -> tuple[str, str]:
-        languages = (self.data.source_language, self.data.target_language)
+        languages = self.data.languages or ("en", "de")
         if set(languages) != {"en", "de"}:
             raise UserError(f"the embedded corpus is English and German (en, de), not {' and '.join(languages)}")
         return languages
@@ -391,7 +391,7 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
             continue
         pairs[split] = _load(source, split)
         first = " → ".join(map(beginning, pairs[split][0].values()))
-        languages = f"{data.source_language} to {data.target_language}"
+        languages = " to ".join(data.names)
         logger.info(f"data: {split}: {len(pairs[split]):,} pairs, {languages}, from {source.name}; the first: {first}")
     train, held_out = pairs.get("train"), None
     named = {split: pairs[split] for split in pairs if split != "train"}

@@ -26,13 +26,19 @@ from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
 from .card_markdown import escape, hub_link, plural, table
-from .plain_card import METADATA, Conversion, ModelFacts, describe_search, limits, make_card, read_facts
+from .plain_card import METADATA, TAGS, Conversion, ModelFacts, describe_search, limits, make_card, read_facts
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
 END = "<!-- modeling_scratch: the next push replaces the text up to here; write your own below this line -->"
 MEASURED = {"metrics", "model-index", "widget"}  # metadata that goes if it is not generated again
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3
+_TOKENIZERS = {
+    "bpe": "byte-level BPE",
+    "characters": "characters",
+    "words": "words between spaces",
+    "pattern": "matches of a regular expression",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -158,11 +164,12 @@ def check_languages(*tags: str) -> None:
 def required_metadata(run: RunRecords | None) -> tuple[str, ...]:
     """
     Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
-    started from another model, the license.
+    started from another model, the license; for pairs that are not translations, there are no languages.
     """
     if run is None:
         return tuple(METADATA)
-    return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(run))
+    unknown = {"language": not run.tags, "license": not _default_license(run)}
+    return tuple(key for key in REQUIRED_METADATA if not unknown.get(key))
 
 
 def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
@@ -267,18 +274,21 @@ def card_of_run(
     facts = read_facts(run.folder, tags)
     facts.base_model = run.base_model
     facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
-    results = _eval_results(run, tags)
+    facts.task = run.recipe.data.task
+    facts.is_translator = bool(tags)
+    results = _eval_results(run, facts, tags)
     metadata |= {
         "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
         "datasets": [found.hub_name for found in (run.provenance(), *run.mixed()) if found.hub_name] or None,
         "widget": _widget(run) or None,
+        **({} if facts.is_translator else {"pipeline_tag": "text2text-generation", "tags": TAGS}),
         "metrics": list(dict.fromkeys(result.metric_type for result in results)),
         "model_name": repo_id.split("/")[-1],
         "eval_results": results,
     }
     sections = {
         "Results": _results(run),
-        "Sample translations": _samples(run, facts),
+        "Samples": _samples(run, facts),
         "Training": _training(run),
         "Curves": _curves(run),
         "Limits and intended use": _limits(run, facts),
@@ -325,7 +335,7 @@ def _widget(run: RunRecords) -> list[dict[str, Any]]:
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
 
 
-def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
+def _eval_results(run: RunRecords, facts: ModelFacts, tags: list[str]) -> list[EvalResult]:
     results = []
     for record in run.scored:
         split = record["split"]
@@ -340,8 +350,8 @@ def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
             signature = record.get(f"{key}_signature")
             results.append(
                 EvalResult(
-                    task_type="translation",
-                    task_name=f"Translation {'-'.join(tags)}",
+                    task_type="translation" if facts.is_translator else "text2text-generation",
+                    task_name=f"Translation {'-'.join(tags)}" if facts.is_translator else facts.task or "Sequences",
                     **dataset,
                     dataset_split=split,
                     metric_type=METRICS[key].hub_id if key in METRICS else key,
@@ -429,7 +439,7 @@ def _samples(run: RunRecords, facts: ModelFacts) -> str:
     fields = ("source", "reference", "translation")
     rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
     of = next(scored_set(record) for record in run.scored if "samples" in record)
-    shown = table([facts.languages[0], "Reference", "Translation"], rows)
+    shown = table([facts.languages[0] if facts.languages else "Source", "Reference", facts.output.capitalize()], rows)
     return f"The first sentences of `{of}`, not hand-picked:\n\n{shown}"
 
 
@@ -442,7 +452,9 @@ def _curves(run: RunRecords) -> str:
 def _training(run: RunRecords) -> str:
     recipe, train, machine = run.recipe, run.train, run.machine
     how, data = recipe.optimization, recipe.data
-    tokenizer = f"byte-level BPE, at most {recipe.tokenizer.vocab_size:,} tokens, trained on the training pairs"
+    kinds = (recipe.tokenizer.kind, recipe.tokenizer.target_kind or recipe.tokenizer.kind)
+    kind = " and ".join(_TOKENIZERS[kind] for kind in dict.fromkeys(kinds))
+    tokenizer = f"{kind}, at most {recipe.tokenizer.vocab_size:,} tokens, trained on the training pairs"
     if recipe.model.start_from:
         tokenizer = "taken over from the model it started from"
     elif recipe.tokenizer.existing:

@@ -23,13 +23,10 @@ from ..training.folder import WEIGHTS
 from .card_markdown import escape, hub_link, plural, table
 
 PAPER = "https://arxiv.org/abs/1706.03762"
-METADATA = {
-    "library_name": "transformers",
-    "pipeline_tag": "translation",
-    "tags": ["translation", "scratch", "attention-is-all-you-need"],
-}
+TAGS = ["scratch", "attention-is-all-you-need"]
+METADATA = {"library_name": "transformers", "pipeline_tag": "translation", "tags": ["translation", *TAGS]}
 METADATA_ORDER = ["language", "language_bcp47", "license", "library_name", "pipeline_tag", "base_model", "datasets"]
-SECTION_ORDER: tuple[str, ...] = ("How to use", "Results", "Sample translations", "Architecture", "Training")
+SECTION_ORDER: tuple[str, ...] = ("How to use", "Results", "Samples", "Architecture", "Training")
 SECTION_ORDER += ("Curves", "Limits and intended use", "Citation")
 
 CITATION = r"""```bibtex
@@ -62,10 +59,17 @@ class ModelFacts:
     pipeline: bool = True  # whether `pipeline` works
     base_model: str | None = None  # a name on the Hub
     sources: list[str] = field(default_factory=list)  # example sentences
+    is_translator: bool = True  # whether source and target are in languages
+    task: str | None = None  # what the outputs are, if it is not
 
     @property
     def direction(self) -> str:
         return " to ".join(self.languages)
+
+    @property
+    def output(self) -> str:
+        """What an output is called."""
+        return "translation" if self.is_translator else "output"
 
 
 def make_card(
@@ -86,7 +90,8 @@ def make_card(
         metadata, sections: further metadata and sections, or replacements; an empty section is left out.
     """
     data = METADATA | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
-    title = f"{repo_id.split('/')[-1]}: {facts.direction or 'translation'}"
+    what = facts.direction or ("translation" if facts.is_translator else escape(facts.task or "sequences"))
+    title = f"{repo_id.split('/')[-1]}: {what}"
     texts = _sections(facts, repo_id) | (sections or {})
     owner = repo_id.rpartition("/")[0]
     by = [f"Author: {escape(author)}." if author else "", f"Shared by {hub_link(owner)}." if owner else ""]
@@ -99,7 +104,7 @@ def make_card(
 def _sections(facts: ModelFacts, repo_id: str) -> dict[str, str]:
     return {
         "How to use": usage(facts, repo_id),
-        "Results": "Not measured: no translation of this model has been scored for this card.",
+        "Results": f"Not measured: no {facts.output} of this model has been scored for this card.",
         "Architecture": architecture(facts),
         "Training": "How the model was trained is not recorded.",
         "Limits and intended use": limits(
@@ -113,6 +118,8 @@ def _summary(facts: ModelFacts) -> str:
     config, parameters = facts.config, facts.parameters
     size = f"{parameters / 1e6:,.1f} million" if parameters >= 1e6 else f"{parameters:,}"
     what = f"This model translates {facts.direction}." if facts.languages else "This is a translation model."
+    if not facts.is_translator:
+        what = "This model turns sequences into others" + (f": {escape(facts.task)}." if facts.task else ".")
     return (
         f'{what} It is an encoder-decoder Transformer as in ["Attention Is All You Need"]({PAPER}), with {size} '
         f"parameters, {plural(config.encoder_layers, 'encoder layer')} and "
@@ -170,7 +177,7 @@ sentences = {batch}
 inputs = tokenizer(sentences, padding=True, return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```"""
-    return [pipeline, classes] if facts.pipeline else [classes]
+    return [pipeline, classes] if facts.pipeline and facts.is_translator else [classes]
 
 
 def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
@@ -244,17 +251,23 @@ def limits(facts: ModelFacts, data: str, length: str = "") -> str:
     else:
         length += (
             f"The pipeline takes at most {config.max_position_embeddings:,} tokens, `generate` any number, but "
-            "unusually long input is translated badly."
+            f"the {facts.output} of unusually long input is bad."
         )
     direction = f" {facts.direction}" if facts.languages else ""
+    experiments, who = f"experiments in translating{direction}", "who knows both languages"
+    errors = (
+        "A translation may read well and be wrong: names, numbers and negations may change, words may be left out or "
+        f"repeated. It always produces output, even for text that is not {source}."
+    )
+    if not facts.is_translator:
+        experiments, who = "experiments", "who knows the subject"
+        errors = "It always produces output, even for input unlike its training data, and does not say how sure it is."
     points = {
-        "Meant for": f"research, teaching and experiments in translating{direction}, and as a starting point for "
-        "fine-tuning. Where an error does harm, as in medicine or law, somebody who knows both languages must check "
-        "what it writes.",
+        "Meant for": f"research, teaching and {experiments}, and as a starting point for fine-tuning. Where an error "
+        f"does harm, as in medicine or law, somebody {who} must check what it writes.",
         "Data.": data,
         "Length.": length,
-        "Errors.": "A translation may read well and be wrong: names, numbers and negations may change, words may be "
-        f"left out or repeated. It always produces output, even for text that is not {source}.",
+        "Errors.": errors,
         "No filter.": "Nothing filters its input or output. It can repeat the biases of its data and produce "
         "offensive text; no test for this is recorded.",
     }

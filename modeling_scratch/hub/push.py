@@ -568,7 +568,7 @@ def check_destination(recipe: Recipe) -> None:
     options, folder = _options(recipe), Path(recipe.output_dir)
     if options.license is not None:
         check_license(options.license)
-    check_languages(recipe.data.source_language, recipe.data.target_language)
+    check_languages(*recipe.data.languages or ())
     companions = [path for each in COMPANIONS for path in folder.glob(each) if path.is_file()]
     record = Record.read(folder, options)
     with limited_requests(options):

@@ -151,12 +151,18 @@ class DataSection(Section):
     name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or the name of a data set on the Hub")
     subset: str | None = Field(None, description="the Hub data set's configuration, such as de-en of wmt14")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
-    source_language: str = Field("en", description="a code; also the source column's name in a table")
-    target_language: str = Field("de", description="a code; also the target column's name in a table")
+    task: str | None = Field(
+        None, description="what the outputs are, in a few words for people, where pairs are not translations"
+    )
+    source_language: str | None = Field(
+        "en", description="a code; also the source column's name in a table; null, with target_language: no language"
+    )
+    target_language: str | None = Field("de", description="a code; also the target column's name in a table")
     source_column: Column = Field(
         None,
-        description="null: the column named source_language, or that key of a `translation` column; a number, from 1: "
-        "that column of CSV or TSV files without a header (in quotes, '\"1\"', it is a name)",
+        description="null: the column named source_language (`source` without languages), or that key of a "
+        "`translation` column; a number, from 1: that column of CSV or TSV files without a header (in quotes, '\"1\"', "
+        "it is a name)",
     )
     target_column: Column = Field(None, description="the same for target_language")
     train: str = Field("train", description="name of the split in a Hub data set")
@@ -192,9 +198,9 @@ class DataSection(Section):
     )
 
     @model_validator(mode="after")
-    def _has_two_languages(self):
-        if self.source_language.casefold() == self.target_language.casefold():
-            raise ValueError(f"data.source_language and data.target_language are both {self.source_language!r}")
+    def _agrees_with_itself(self):
+        if (self.source_language is None) != (self.target_language is None):
+            raise ValueError("data.source_language and data.target_language are both codes, or both null")
         if self.name == EMBEDDED_CORPUS and not self.train_files:
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.streaming and self.mix:
@@ -219,6 +225,18 @@ class DataSection(Section):
             changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": []}
             sections.append(self.model_copy(update=changes))
         return sections
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """The codes of source and target; None for pairs that are not in languages."""
+        if self.source_language is None or self.target_language is None:
+            return ("en", "de") if self.name == EMBEDDED_CORPUS and not self.train_files else None
+        return self.source_language, self.target_language
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What source and target are called where nothing else names them."""
+        return self.languages or (SOURCE, TARGET)
 
     def files(self) -> dict[str, list[str]]:
         """The local files of each split and further test set, the training files first."""

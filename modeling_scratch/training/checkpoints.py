@@ -127,8 +127,7 @@ def save_model_files(folder: Path, model: PreTrainedModel, tokenizers: Tokenizer
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     custom_object_save(ScratchForConditionalGeneration, folder)
-    languages = (data.source_language, data.target_language)
-    save_tokenizers(*tokenizers, folder, model.config.max_position_embeddings, languages)
+    save_tokenizers(*tokenizers, folder, model.config.max_position_embeddings, data.languages)
 
 
 def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

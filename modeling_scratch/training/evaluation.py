@@ -64,7 +64,7 @@ def validate(
 
 def metric_can_tell(recipe: Recipe, inputs: Inputs, accelerator: Accelerator) -> bool:
     """Whether the recipe's metric can choose the best weights; otherwise the loss does."""
-    metric, language = recipe.evaluation.metric, recipe.data.target_language
+    metric, language = recipe.evaluation.metric, recipe.data.names[1]
     references = texts(inputs.pairs["validation"])[1]
     return on_main(accelerator, lambda: can_tell(metric, references, language))
 
@@ -234,7 +234,7 @@ def translate_and_score(
         final,
         chosen=section.metric,
         also=section.also,
-        language=recipe.data.target_language,
+        language=recipe.data.names[1],
         metrics=section.metrics,
     )
     scores = on_main(accelerator, score_them)

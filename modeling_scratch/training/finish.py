@@ -192,7 +192,7 @@ def scores_before(
                 read_translations(folder, f"{BEFORE}/{split}"),
                 translations[split],
                 texts(pairs[split])[1],
-                recipe.data.target_language,
+                recipe.data.names[1],
                 (record.get("bleu"), None),
             )
         except UserError as error:

@@ -43,7 +43,7 @@ class RunRecords:
         self.train, self.machine = _last(records, "train"), _last(records, "run")
         self.samples = _samples_in(records)
         data = self.recipe.data
-        self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
+        self.tags = [tag.strip().replace("_", "-") for tag in data.languages or ()]
 
     def _judge(self, record: dict[str, Any]) -> tuple[float, float]:
         """An evaluation's rank by the recipe's metric: lower is better."""

@@ -171,7 +171,7 @@ def test_the_code_in_it_runs(trained, tmp_path, two, capsys):
 
 def test_samples_are_shown_as_they_are(run):
     text = card_of(run)
-    rows = section(text, "Sample translations").split("\n")[2:]
+    rows = section(text, "Samples").split("\n")[2:]
     assert rows[0] == "| English | Reference | Translation |"
     assert rows[2] == "| A cat sleeps. | Eine Katze schläft. | Eine Katze schläft. |"
     assert len(rows) == 4
@@ -340,7 +340,7 @@ def test_a_run_that_goes_on_shows_its_best_evaluation(tmp_path):
     text = card_of(folder)
     assert {result.metric_value for result in ModelCard(text).data.eval_results} == {40.0, 55.0}
     assert "of update 10" in section(text, "Results")
-    assert "## Sample translations" not in text  # of an earlier end
+    assert "## Samples" not in text  # of an earlier end
 
 
 def test_a_run_that_goes_on_and_has_not_translated(tmp_path):

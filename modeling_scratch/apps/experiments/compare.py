@@ -216,7 +216,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
             raise UserError(f"the data of {name} cannot be read: {error}") from None
 
     first = result.runs[0]
-    language = records[first.name].recipe.data.target_language
+    language = records[first.name].recipe.data.names[1]
     for run in result.runs[1:]:
         if unfinished := [each.name for each in (first, run) if not each.finished]:
             why = " and ".join(f"{name} is not finished" for name in unfinished)

@@ -181,7 +181,9 @@ class ImprovementPlan:
         self._folder = RunFolder(self.work)  # kept, since its lock ends with it
         self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe
-        self.languages = (self.recipe.data.source_language, self.recipe.data.target_language)
+        if self.recipe.data.languages is None:
+            raise UserError(f"{options.run}: it has no languages; only translators can be improved")
+        self.languages = self.recipe.data.languages
         for path in (*options.source_text, *options.target_text):
             check_file(path)
         self.final = self._final_recipe()
