@@ -24,7 +24,6 @@ from collections.abc import Callable
 import peers
 import torch
 from accelerate import Accelerator
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from modeling_scratch import ScratchForConditionalGeneration
@@ -53,7 +52,7 @@ def busy_milliseconds(function: Callable[[], None], device: str) -> float | None
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         function()
         synchronize(device)
-    events = [each for each in profiler.key_averages() if each.device_type == DeviceType.CUDA and is_kernel(each.key)]
+    events = [each for each in profiler.key_averages() if is_kernel(each)]
     return sum(each.self_device_time_total for each in events) / 1e3
 
 

@@ -138,7 +138,6 @@ class _FixedAttentionCache:
         """The cache of a layer, which is made for keys and values `like` these, if need be."""
         if layer_idx == len(self.layers):
             with torch.inference_mode(False), torch.no_grad():  # so that they may be written to in any mode
-                # Zeros, because attention adds hidden values with weight 0, and 0 times NaN is NaN.
                 room = (
                     torch.zeros(*each.shape[:2], self.size, each.shape[3], dtype=each.dtype, device=each.device)
                     for each in like
@@ -201,6 +200,9 @@ class FixedCache:
 
     def begin(self) -> None:
         """Begin a search."""
+        for layer in self.self_attention_cache.layers:  # hidden values are added with weight 0, and 0 times NaN is NaN
+            layer.keys.zero_()
+            layer.values.zero_()
         self.bias.fill_(torch.finfo(self.bias.dtype).min)
         self.position.zero_()
         self.slots.copy_(self.beam)

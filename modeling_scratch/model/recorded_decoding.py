@@ -3,11 +3,11 @@ Decoding steps recorded as CUDA graphs: a step has a hundred kernels or more, wh
 GPU to run.
 """
 
+import itertools
 import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
-from contextlib import nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,22 +15,29 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging
 
 from .cache import FixedCache, SearchCache
+
+logger = logging.get_logger(__name__)
 
 _DEVICES = {"cuda"}  # where steps are recorded
 # Sizes are rounded up, so that few shapes occur: rows to powers of two; lengths of sources to these times a power of
 # two; numbers of steps to these times a power of `_GROWTH`.
 _LEAST_SOURCE, _LEAST_STEPS, _GROWTH = 16, 32, 4
-# Recordings are kept for so many shapes of a model, and may take this share of the device's memory.
+# A model keeps recordings of so many shapes, and they take about this share of the device's memory at most.
 _MOST_SHAPES, _SHARE_OF_MEMORY = 16, 1 / 8
-_SIMPLE = (bool, int, float, str, type(None))
+# Modules of other packages may do in a step what cannot be recorded.
 _PACKAGES = {"torch", "transformers", __name__.partition(".")[0]}
+_SIMPLE = (int, float, str, dict, PreTrainedConfig)
+_CAPTURE = threading.Lock()  # CUDA allows one capture at a time in a process
+_STREAMS: dict[torch.device, Any] = {}  # on which steps are captured: libraries reserve memory for each stream
 
 
 class _Recording:
     """
-    The decoding step of a model for one shape. The tensors that it reads and writes keep their place.
+    The decoding step of a model for one shape. The tensors that it reads and writes keep their place. Until `record`,
+    the step runs as it is.
 
     Args:
         sentences: rows of the source.
@@ -39,34 +46,34 @@ class _Recording:
         states: encoded sources; the recording takes their dtype and device.
     """
 
-    def __init__(
-        self, model: nn.Module, sentences: int, beams: int, source_length: int, steps: int, states: torch.Tensor
-    ):
+    def __init__(self, sentences: int, beams: int, source_length: int, steps: int, states: torch.Tensor):
         self.sentences, self.beams, self.source_length, self.steps = sentences, beams, source_length, steps
-        device, rows, config = states.device, sentences * beams, model.config
-        # Bytes of the keys and values, which take most of the memory. They are made in the first step.
-        slots = sentences * (steps * beams + source_length)
-        self.size = 2 * config.decoder_layers * slots * config.d_model * states.element_size()
+        device = states.device
         with torch.inference_mode(False), torch.no_grad():  # so that they may be written to in any mode
-            self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=device)
+            self.tokens = torch.zeros(sentences * beams, 1, dtype=torch.long, device=device)
             self.own = torch.arange(beams, device=device).repeat(sentences, 1)
             self.parents = self.own.clone()
             self.states = states.new_zeros(sentences, source_length, states.shape[2])
             self.mask = states.new_zeros(sentences, 1, 1, source_length)
-            self.logits = torch.zeros(rows, config.target_vocab_size, device=device)
             self.cache = FixedCache(sentences, beams, source_length, steps, self.mask)
             self.cache.begin()
+        self.size = 0  # in bytes, roughly; of those that are kept
+        self.logits: torch.Tensor | None = None
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-        self.is_busy = False
+        self.in_use = threading.Lock()
+        self.finished: Any = None  # the event that ends its last search
 
     def step(self, model: nn.Module, is_first: bool) -> None:
         """Read the tokens and parents, write the logits. The first step also reads the source."""
         if is_first in self.graphs:
             self.graphs[is_first].replay()
             return
+        kind = self.tokens.device.type
         self.cache.open_step(self.parents, is_first)
-        with _autocast_without_cache(self.tokens.device.type):
-            outputs = model(
+        # The weights that autocast has narrowed do not live as long as a recorded step, so it must not reuse them.
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
+            logits = model(
                 decoder_input_ids=self.tokens,
                 encoder_outputs=BaseModelOutput(last_hidden_state=self.states),
                 attention_mask=self.mask,
@@ -75,79 +82,162 @@ class _Recording:
                 output_attentions=False,
                 output_hidden_states=False,
                 return_dict=True,
-            )
-        self.logits.copy_(outputs.logits[:, -1])
+            ).logits[:, -1]
+        if self.logits is None:
+            with torch.inference_mode(False), torch.no_grad():
+                self.logits = torch.empty(logits.shape, device=logits.device)
+        self.logits.copy_(logits)
         self.cache.close_step()
 
     def record(self, model: nn.Module) -> None:
         """Record the first step and the later ones."""
         device = self.states.device
-        if device.type != "cuda":  # in tests: the same steps, without graphs
+        if device.type != "cuda":  # in tests
             return
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.device(device), torch.cuda.stream(stream):
-            for is_first in (True, False):  # libraries set themselves up when they are first called
-                self.step(model, is_first)
-            graphs = {}
-            for is_first in (True, False):
-                graphs[is_first] = torch.cuda.CUDAGraph()
-                # Other threads may use the device meanwhile.
-                with torch.cuda.graph(graphs[is_first], stream=stream, capture_error_mode="thread_local"):
+        with _CAPTURE, torch.cuda.device(device):
+            stream = _STREAMS.setdefault(device, torch.cuda.Stream(device))
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                for is_first in (True, False):  # libraries set themselves up when they are first called
                     self.step(model, is_first)
-        torch.cuda.current_stream(device).wait_stream(stream)
+                graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+                for is_first in (True, False):
+                    graph = torch.cuda.CUDAGraph()
+                    # Both share memory, since nothing in it outlives a step. Other threads may use the device.
+                    options = {"pool": graphs[True].pool()} if graphs else {}
+                    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local", **options):
+                        self.step(model, is_first)
+                    graphs[is_first] = graph
+            torch.cuda.current_stream(device).wait_stream(stream)
         self.graphs = graphs
 
 
-def _autocast_without_cache(device_type: str):
-    """Autocast as it is, but for its cache of narrowed weights, which does not live as long as a recorded step."""
-    if not torch.is_autocast_enabled(device_type):
-        return nullcontext()
-    return torch.autocast(device_type, torch.get_autocast_dtype(device_type), cache_enabled=False)
+class _Snapshot:
+    """
+    What a recorded step depends on besides the values of weights: where they are, the modules, and their attributes.
+
+    `is_plain`: steps may be recorded. They must not if a module is of another package, if it has hooks, a compiled call
+    or any other function of its own, or if a weight is of a class of its own. Nothing of such a model is kept.
+    """
+
+    def __init__(self, model: nn.Module):
+        decoder = set(model.get_decoder().modules())
+        encoder = set(model.get_encoder().modules()) - decoder
+        # Without the model itself, which must not be kept alive.
+        modules = [each for each in model.modules() if each not in encoder and each is not model]
+        attributes = [(vars(each), list(vars(each).values())) for each in (model, *modules)]
+        values = [value for _, values in attributes for value in values]
+        inside = [(each, list(each.values())) for each in values if isinstance(each, dict)]
+        parts = [part for _, parts in inside for part in parts]  # weights, modules, hooks
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        kinds = [type(each) for each in (model, *modules)]
+        # Activations of Transformers hold the function that they call.
+        ours = [_package(kind) != "transformers" for kind in kinds]
+        owned = [values for (_, values), is_ours in zip(attributes, ours, strict=True) if is_ours]
+        self.is_plain = (
+            all(_package(kind) in _PACKAGES for kind in kinds)
+            and all(type(each) in (nn.Parameter, torch.Tensor) for each in tensors)
+            and not any(map(_is_function, itertools.chain(parts, *owned)))
+        )
+        if not self.is_plain:
+            return
+        self.modules, self.kinds, self.tensors = modules, kinds, tensors
+        self.empty = [each for each, parts in inside if not parts]  # such as those of hooks
+        self.inside = [(each, parts) for each, parts in inside if parts]
+        self.attributes = [(own, list(map(id, values))) for own, values in attributes]
+        # So that their ids stay theirs. Other values might refer to the model.
+        self.kept = [value for value in values if isinstance(value, _SIMPLE)]
+        self.places = self._places()
+        self.configs = list({id(each): each for each in values if isinstance(each, PreTrainedConfig)}.values())
+        self.settings = list(map(repr, map(vars, self.configs)))
+
+    def is_current(self, model: nn.Module) -> bool:
+        """Whether nothing has changed."""
+        return (
+            self.is_plain
+            and self.kinds == [type(each) for each in (model, *self.modules)]
+            and all(list(map(id, own.values())) == ids for own, ids in self.attributes)
+            and not any(self.empty)
+            and all(_are_the_same(each.values(), parts) for each, parts in self.inside)
+            and self.places == self._places()
+            and self.settings == list(map(repr, map(vars, self.configs)))
+        )
+
+    def _places(self) -> list[tuple]:
+        return [(each.data_ptr(), each.dtype) for each in self.tensors]
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, nn.Module | type)
+
+
+def _are_the_same(values: Collection[Any], others: list[Any]) -> bool:
+    return len(values) == len(others) and all(map(operator.is_, values, others))
+
+
+def _numerics(kind: str) -> tuple:
+    """The settings of PyTorch that decide which kernels compute a step on this kind of device."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set in PyTorch's newer way
+        precision = None
+    cuda = torch.backends.cuda
+    kernels = (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled())
+    autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return *autocast, precision, torch.are_deterministic_algorithms_enabled(), *kernels
 
 
 class _Recordings:
-    """The recordings of a model, by shape; None for a shape that has been met once."""
+    """The recordings of a model, by shape; None for a shape that has been met once, or that cannot be recorded."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.snapshot: _Snapshot | None = None
         self.by_shape: OrderedDict[tuple, _Recording | None] = OrderedDict()
+        self.refused: set[tuple] = set()
 
     def borrow(
-        self, model: nn.Module, sizes: tuple[int, int, int, int], states: torch.Tensor, at_once: bool
+        self, model: nn.Module, sizes: tuple[int, int, int, int], states: torch.Tensor, at_once: bool = False
     ) -> _Recording | None:
         """
-        The recording of these sizes (see _Recording), from their second use on or `at_once`; None as well if another
-        search has it, or if it would be too large.
+        The recording of these sizes (see _Recording), whose lock `in_use` is then held. None if another search has it,
+        if it would be too large, at the first use of these sizes, or if steps of this model must not be recorded.
+
+        Args:
+            at_once: record at the first use. For a search that has begun, during which the model does not change.
         """
-        shape = (*sizes, states.dtype, states.device)
+        shape = (*sizes, states.dtype, states.device, *_numerics(states.device.type))
         with self.lock:
+            if not at_once and (self.snapshot is None or not self.snapshot.is_current(model)):
+                self.snapshot = _Snapshot(model)
+                self.by_shape.clear()
+                self.refused.clear()
+            is_plain = at_once or self.snapshot.is_plain
             is_new = shape not in self.by_shape
             recording = self.by_shape.setdefault(shape, None)
             self.by_shape.move_to_end(shape)
-            if is_new and not at_once:
+            if not is_plain or (is_new and not at_once) or shape in self.refused:
                 return None
             if recording is None:
-                recording = _Recording(model, *sizes, states)
-                if not self.make_room(recording.size, states.device):
+                size = _size(model, *sizes, states)
+                if not self._make_room(size, states.device):
                     return None
-                recording.record(model)
+                try:
+                    recording = _Recording(*sizes, states)
+                    recording.record(model)
+                    recording.size = size
+                except RuntimeError as error:  # such as too little memory
+                    self.refused.add(shape)
+                    logger.warning_once(f"decoding steps are not recorded, which is slower: {error}")
+                    return None
                 self.by_shape[shape] = recording
-            if recording.is_busy:
-                return None
-            recording.is_busy = True
-            return recording
+            return recording if recording.in_use.acquire(blocking=False) else None
 
-    def are_of(self, model: nn.Module) -> bool:
-        """Whether the model's steps may be recorded. Drops the recordings if it has changed since."""
-        with self.lock:
-            if self.snapshot is None or not self.snapshot.is_current(model):
-                self.snapshot = _Snapshot(model)
-                self.by_shape.clear()
-            return self.snapshot.is_plain
-
-    def make_room(self, size: int, device: torch.device) -> bool:
+    def _make_room(self, size: int, device: torch.device) -> bool:
         """Drop recordings, the least recently used first, until one more of this size may be kept."""
         total = free = float("inf")
         if device.type == "cuda":
@@ -162,7 +252,20 @@ class _Recordings:
         return True
 
 
+def _size(model: nn.Module, sentences: int, beams: int, source_length: int, steps: int, states: torch.Tensor) -> int:
+    """Bytes of a recording, roughly: keys and values, and logits with a copy of them."""
+    config = model.config
+    keys = 2 * config.decoder_layers * config.d_model * sentences * (steps * beams + source_length)
+    logits = sentences * beams * config.target_vocab_size
+    return keys * states.element_size() + logits * (4 + 2 * states.element_size())
+
+
 _ALL: WeakKeyDictionary[nn.Module, _Recordings] = WeakKeyDictionary()
+
+
+def drop_recordings(model: nn.Module) -> None:
+    """Free the memory of a model's recorded steps."""
+    _ALL.pop(model, None)
 
 
 def _rounded(number: int, least: int, factor: int) -> int:
@@ -172,61 +275,12 @@ def _rounded(number: int, least: int, factor: int) -> int:
     return least
 
 
-class _Snapshot:
-    """
-    What a recorded step depends on besides the values of weights: where they are, the modules, and their settings.
-
-    `is_plain`: the step may be recorded. It must not if a module is not of PyTorch, of Transformers or of this package,
-    or has hooks or a forward method of its own, or if a weight is of a class of its own.
-    """
-
-    def __init__(self, model: nn.Module):
-        encoder = set(model.get_encoder().modules())
-        # Without the model itself, which must not be kept alive.
-        self.modules = [each for each in model.modules() if each not in encoder and each is not model]
-        self.kinds = [type(each) for each in (model, *self.modules)]
-        self.attributes = [(vars(each), list(vars(each).values())) for each in (model, *self.modules)]
-        values = [value for _, values in self.attributes for value in values]
-        self.inside = [(each, list(each.values())) for each in values if isinstance(each, dict)]
-        parts = [part for _, parts in self.inside for part in parts]  # weights, modules, hooks
-        self.tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-        self.places = self._places()
-        self.configs = list({id(each): each for each in values if isinstance(each, PreTrainedConfig)}.values())
-        self.settings = self._settings()
-        self.is_plain = (
-            all(kind.__module__.partition(".")[0] in _PACKAGES for kind in self.kinds)
-            and not any("forward" in own for own, _ in self.attributes)
-            and all(type(each) in (nn.Parameter, torch.Tensor) for each in self.tensors)
-            and not any(callable(part) and not isinstance(part, nn.Module) for part in parts)  # hooks
-        )
-
-    def is_current(self, model: nn.Module) -> bool:
-        """Whether nothing has changed."""
-        return (
-            self.kinds == [type(each) for each in (model, *self.modules)]
-            and all(_are_the_same(own.values(), values) for own, values in self.attributes)
-            and all(_are_the_same(each.values(), parts) for each, parts in self.inside)
-            and self.places == self._places()
-            and self.settings == self._settings()
-        )
-
-    def _places(self) -> list[tuple]:
-        return [(each.data_ptr(), each.dtype) for each in self.tensors]
-
-    def _settings(self) -> list[Any]:
-        autocast = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in sorted(_DEVICES)]
-        return [*autocast, *(repr(vars(config)) for config in self.configs)]
-
-
-def _are_the_same(values: Collection[Any], others: list[Any]) -> bool:
-    return len(values) == len(others) and all(map(operator.is_, values, others))
-
-
 class RecordedDecoder:
     """
     Steps the model through a search like the Decoder of `search.py`, by recorded steps. `close` it after the search.
 
     Args:
+        recording: borrowed.
         states: the encoded sources, (sentences, source_length, d_model).
         bias: over the source, (sentences, 1, 1, source_length); None: attend to everything.
     """
@@ -235,7 +289,11 @@ class RecordedDecoder:
         self, model: nn.Module, recording: _Recording, states: torch.Tensor, bias: torch.Tensor | None, beams: int
     ):
         self.model, self.recording, self.beams = model, recording, beams
-        sentences, length = states.shape[:2]
+        config, (sentences, length) = model.config, states.shape[:2]
+        # The most tokens that a step may see.
+        self.limit = config.max_position_embeddings if config.position_embedding_type == "learned" else float("inf")
+        if recording.finished is not None:
+            torch.cuda.current_stream(states.device).wait_event(recording.finished)
         recording.states.zero_()
         recording.states[:sentences, :length] = states
         recording.mask.zero_()
@@ -263,9 +321,11 @@ class RecordedDecoder:
         while self.length < tokens.shape[1]:
             if self.length == self.recording.steps:
                 self._grow()
-            self.recording.tokens.index_copy_(0, self.rows, tokens[:, self.length, None])
+            new = tokens[:, self.length, None].to(self.recording.tokens.dtype)
+            self.recording.tokens.index_copy_(0, self.rows, new)
             self.recording.step(self.model, self.length == 0)
             self.length += 1
+        assert self.recording.logits is not None
         return self.recording.logits.index_select(0, self.rows)
 
     def reorder(self, parents: torch.Tensor) -> None:
@@ -273,25 +333,34 @@ class RecordedDecoder:
         self.recording.parents.index_copy_(0, self.sentences, parents)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
-        """Keep only these sentences. The rows of the others stay, since a GPU takes hardly less time without them."""
+        """Keep only these sentences. The rows of the others stay in the recorded step."""
         self.sentences = self.sentences[sentences]
         self.rows = self._rows()
 
     def close(self) -> None:
         """Let other searches have the recording."""
-        self.recording.is_busy = False
+        self._leave(self.recording)
+
+    @staticmethod
+    def _leave(recording: _Recording) -> None:
+        device = recording.states.device
+        if device.type == "cuda":
+            recording.finished = torch.cuda.current_stream(device).record_event()
+        recording.in_use.release()
 
     def _grow(self) -> None:
-        """Continue with a recording of more steps, or one that is not recorded if none can be had."""
+        """Continue with a recording of more steps, or, if none can be had, with steps that are not recorded."""
         old = self.recording
         sizes = (old.sentences, self.beams, old.source_length, old.steps * _GROWTH)
-        new = _ALL[self.model].borrow(self.model, sizes, old.states, at_once=True)
+        new = _ALL.setdefault(self.model, _Recordings()).borrow(self.model, sizes, old.states, at_once=True)
         if new is None:
-            new = _Recording(self.model, *sizes, old.states)
+            new = _Recording(*sizes[:3], old.steps * 2, old.states)
+            new.in_use.acquire()
         for name in ("states", "mask", "parents"):
             getattr(new, name).copy_(getattr(old, name))
         new.cache.continue_from(old.cache)
-        self.recording, old.is_busy = new, False
+        self.recording = new
+        self._leave(old)
 
 
 def recorded_decoder(
@@ -301,8 +370,17 @@ def recorded_decoder(
     if states.device.type not in _DEVICES or model.new_search_cache is not SearchCache:
         return None
     sentences, length = states.shape[:2]
-    rows, source_length = _rounded(sentences, 1, 2), _rounded(length, _LEAST_SOURCE, 2)
-    sizes = (rows, beams, source_length, _rounded(length, _LEAST_STEPS, _GROWTH))
-    recordings = _ALL.setdefault(model, _Recordings())
-    recording = recordings.borrow(model, sizes, states, at_once=False) if recordings.are_of(model) else None
-    return None if recording is None else RecordedDecoder(model, recording, states, bias, beams)
+    sizes = (
+        _rounded(sentences, 1, 2),
+        beams,
+        _rounded(length, _LEAST_SOURCE, 2),
+        _rounded(length, _LEAST_STEPS, _GROWTH),
+    )
+    recording = _ALL.setdefault(model, _Recordings()).borrow(model, sizes, states)
+    if recording is None:
+        return None
+    try:
+        return RecordedDecoder(model, recording, states, bias, beams)
+    except BaseException:
+        recording.in_use.release()
+        raise

@@ -160,7 +160,8 @@ def sample(
     log_probs = torch.zeros_like(rows, dtype=torch.float32)
     left: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that have left the batch, and their sequences
     # On a GPU the host asks whether all rows are done while the next step runs, which is then one too many.
-    asks_late, are_done = may_leave and isinstance(decoder, RecordedDecoder), None
+    asks_late = may_leave and isinstance(decoder, RecordedDecoder) and all(map(is_of_transformers, criteria))
+    are_done: _Answer | None = None
     while True:
         logits = decoder(sequences)
         # A copy, because some processors modify their input.
@@ -186,7 +187,7 @@ def sample(
             if were_done:
                 sequences = sequences[:, :-1]
                 break
-            if sequences.shape[1] < config.max_length:
+            if sequences.shape[1] < config.max_length and sequences.shape[1] <= decoder.limit:
                 continue
         finished = int(done.sum())
         if finished == len(rows):
@@ -425,7 +426,8 @@ class _BeamSearch:
         done = ~self.can_improve.squeeze(1) | is_full
         if self.may_leave:
             return done, bool(done.all() or ended.all())
-        # If steps are recorded, or a criterion or processor is not row-wise, stop exactly where GenerationMixin stops.
+        # If scores or logits are returned, or a criterion or processor is not row-wise, stop exactly where
+        # GenerationMixin stops.
         return done, bool(not self.can_improve.any() or is_full.all() or ended.all())
 
     def next_step(self, parents: torch.Tensor, done: torch.Tensor) -> None:
@@ -562,7 +564,8 @@ def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *a
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
     with ExitStack() as contexts:
         contexts.enter_context(torch.inference_mode() if is_plain else nullcontext())
-        decoder = recorded_decoder(model, states, bias, beams) if all(map(is_of_transformers, processors)) else None
+        is_known = all(map(_is_known, [*criteria, *processors]))
+        decoder = recorded_decoder(model, states, bias, beams) if is_known else None
         decoder = Decoder(model, states, bias, beams) if decoder is None else decoder
         contexts.enter_context(closing(decoder))
         contexts.enter_context(fast_products(modules, len(input_ids), binds=is_plain))
@@ -571,6 +574,11 @@ def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *a
         else:
             found = sample(decoder, input_ids, processors, criteria, config)
     return _clone(found)
+
+
+def _is_known(each: Any) -> bool:
+    """Whether a criterion or processor is of Transformers or of this package, so that it leaves the model alone."""
+    return is_of_transformers(each) or type(each).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _clone(found: Any) -> Any:

@@ -1,11 +1,14 @@
 """What makes training fast on a GPU: compiled layers, and updates that are recorded and replayed."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import InductorError
 from torch.utils._triton import has_triton
@@ -77,9 +80,17 @@ def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, tor
     return {name: tensor.to(device) for name, tensor in collate([([1, 1], [1, 1])]).items()}
 
 
-def not_compiled():
-    """A context in which compiled layers run eagerly, for evaluation and translation."""
-    return torch.compiler.set_stance("force_eager")
+@contextmanager
+def not_compiled(model: nn.Module) -> Iterator[None]:
+    """A context in which the model's layers run without their compiled calls, for evaluation and translation."""
+    compiled = [(each, each._compiled_call_impl) for each in model.modules() if each._compiled_call_impl is not None]
+    try:
+        for layer, _ in compiled:
+            layer._compiled_call_impl = None
+        yield
+    finally:
+        for layer, call in compiled:
+            layer._compiled_call_impl = call
 
 
 def make_graphs(model: PreTrainedModel, step: TrainingStep) -> None:

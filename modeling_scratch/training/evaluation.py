@@ -24,6 +24,7 @@ from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Batch, Translations, Translator, best_texts
 from ..metrics import METRICS, can_tell, rank, score
+from ..model.recorded_decoding import drop_recordings
 from ..recipe.schema import EvaluationSection, Recipe
 from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
@@ -82,7 +83,7 @@ def validation_loss(
     """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
     tokens, pad = min(recipe.optimization.tokens_per_batch, _LOSS_TOKENS), inputs.tokenizers[0].pad_token_id
     advice = f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
-    with not_compiled(), advising_on_memory(accelerator, "evaluating", advice):
+    with not_compiled(model), advising_on_memory(accelerator, "evaluating", advice):
         return corpus_loss(model, inputs.validation_data, tokens, pad, accelerator, stop)
 
 
@@ -131,10 +132,13 @@ def translate_split(
     """Translations of a split, and their scores; `options` of `translate_and_score`."""
     advice = advice_to_halve(recipe.evaluation)
     explained = advising_on_memory(accelerator, f"translating the {split} split", advice)
-    with not_compiled():
-        return translate_and_score(
-            recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
-        )
+    try:
+        with not_compiled(model):
+            return translate_and_score(
+                recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
+            )
+    finally:
+        drop_recordings(model)  # training needs the memory
 
 
 def advice_to_halve(section: EvaluationSection) -> str:
@@ -162,7 +166,7 @@ def final_scores(
     """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
     logger.info(f"translating the {len(inputs.pairs[split]):,} sentences of the {split} split with the final weights")
     translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
-    with not_compiled(), evaluating(model, accelerator):
+    with not_compiled(model), evaluating(model, accelerator):
         scores |= alignment_scores(recipe, model, inputs.tokenizers, split, inputs.pairs[split])
     named = {"split": "test", "name": split} if split in recipe.data.test_sets else {"split": split}
     return translations, {**named, "final": True, "num_beams": recipe.evaluation.num_beams, **scores}
@@ -280,12 +284,13 @@ def evaluating(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     """
     as_it_is = accelerator.device.type == "cpu" and not is_sharded(accelerator)
     wrapped = vars(model).pop("forward", None) if "_original_forward" in vars(model) else None
+    original = vars(model).pop("_original_forward", None)
     try:
         with nullcontext() if as_it_is else accelerator.autocast():
             yield
     finally:
         if wrapped is not None:
-            model.forward = wrapped
+            model._original_forward, model.forward = original, wrapped
 
 
 def translate_on_processes(

@@ -133,7 +133,7 @@ def _choose_alignment_heads(
 ) -> None:
     """Choose the heads that best align the validation split, and write them to the generation config."""
     gold, config = gold_links_of(recipe, "validation"), model.generation_config
-    with not_compiled(), evaluating(model, accelerator):
+    with not_compiled(model), evaluating(model, accelerator):
         weights = Aligner(model, *inputs.tokenizers).weights_by_head(*texts(inputs.pairs["validation"]))
         heads, rate = choose_heads(weights, gold)
         config.alignment_heads = heads  # type: ignore[attr-defined]  # one of Whisper's

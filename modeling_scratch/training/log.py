@@ -45,6 +45,7 @@ class RunLog:
     ):
         self.accelerator, self.folder, self.progress, self.batches = accelerator, folder, progress, batches
         self.total, self.share_per_token, self._drawn = total, share_per_token, time.monotonic()
+        self._before = progress.target_tokens, progress.seconds  # of earlier processes, perhaps on another GPU
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class RunLog:
             "learning_rate": learning_rate,
             "target_tokens": progress.target_tokens,
             "target_tokens_per_second": rate,
-            **({"mfu": rate * self.share_per_token} if self.share_per_token else {}),
+            **({} if self._share() is None else {"mfu": self._share()}),
             "seconds": progress.seconds,
             **({"nonfinite_updates": progress.nonfinite} if progress.nonfinite else {}),
         }
@@ -93,7 +94,13 @@ class RunLog:
 
     def loss_and_speed(self, loss: float) -> str:
         """Such as: loss 3.142, 1,234 target tokens/s."""
-        return f"loss {loss:.3f}, {speed(self.progress.target_tokens / self.progress.seconds, self.share_per_token)}"
+        return f"loss {loss:.3f}, {speed(self.progress.target_tokens / self.progress.seconds, self._share())}"
+
+    def _share(self) -> float | None:
+        """The share of the GPUs' peak that this process has reached."""
+        tokens, seconds = self._before
+        tokens, seconds = self.progress.target_tokens - tokens, self.progress.seconds - seconds
+        return None if self.share_per_token is None or not seconds else tokens / seconds * self.share_per_token
 
     def validation(self, record: dict[str, Any]) -> None:
         """Record an evaluation, log it, and plot the curves from time to time."""
@@ -167,10 +174,9 @@ class RunLog:
             tracker.finish()
 
 
-def speed(rate: float, share_per_token: float | None) -> str:
+def speed(rate: float, share: float | None) -> str:
     """Such as: 987,654 target tokens/s (27 % of the GPU's peak)."""
-    share = "" if share_per_token is None else f" ({rate * share_per_token:.0%} of the GPU's peak)"
-    return f"{rate:,.0f} target tokens/s{share}"
+    return f"{rate:,.0f} target tokens/s" + ("" if share is None else f" ({share:.0%} of the GPU's peak)")
 
 
 def format_duration(seconds: float) -> str:

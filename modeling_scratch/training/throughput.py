@@ -20,6 +20,7 @@ PEAKS = {
     "B200": 2250e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
@@ -43,6 +44,8 @@ def peak_of(gpu: str, has_tf32: bool, precision: str) -> float | None:
         precision: "no" (float32), "bf16" or "fp16".
     """
     peak = next((peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b", gpu)), None)
+    if re.search(r"MIG|Laptop", gpu):  # a part of a GPU, or one with less power
+        return None
     if peak is None or (precision == "no" and not has_tf32):
         return None
     return peak / 2 if precision == "no" else peak

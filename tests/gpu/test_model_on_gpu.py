@@ -6,13 +6,12 @@ from functools import partial
 import pytest
 import torch
 from conftest import CHOICES, every_choice, padded
-from search_cases import check_random_cases
+from search_cases import borrow_at_first_use, check_random_cases
 from torch._dynamo.utils import counters
 from transformers import GenerationMixin
 
 from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.model import recorded_decoding
-from modeling_scratch.model.recorded_decoding import _Recordings
 from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import compile_layers, example_batch, not_compiled
 
@@ -109,8 +108,7 @@ def test_our_own_search_gives_the_tokens_of_the_inherited_one(seed, recorded, ma
     monkeypatch.setattr(recorded_decoding, "_DEVICES", {"cuda"} if recorded else set())
     monkeypatch.setattr(recorded_decoding, "_LEAST_STEPS", 4)
     monkeypatch.setattr(recorded_decoding, "_GROWTH", 2)
-    borrow = _Recordings.borrow
-    monkeypatch.setattr(_Recordings, "borrow", lambda self, *args, at_once: borrow(self, *args, at_once=True))
+    borrow_at_first_use(monkeypatch)
     check_random_cases(30, 10_000 * (seed + 1), make_model, monkeypatch, loops, "cuda")
     assert (len(replays) > 100) == recorded
 
@@ -164,7 +162,7 @@ def test_compiled_layers_compute_what_eager_ones_do(name, make_model, sentences)
         pairs = [(sentence.tolist(), sentence.tolist()) for sentence in sentences] * 20
         batch = {name: tensor.cuda() for name, tensor in BinCollator(0, rows)(pairs[: 20 * rows]).items()}
         found = passed(model, batch)
-        with not_compiled():
+        with not_compiled(model):
             expected = passed(model, batch)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == 2

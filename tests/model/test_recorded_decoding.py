@@ -12,12 +12,13 @@ from functools import partial
 import pytest
 import torch
 from conftest import FEW_LAYERS, every_choice_and_slowly_every_variant, padded
-from search_cases import SETTINGS, check_random_cases, enliven, inherited, same
+from search_cases import SETTINGS, borrow_at_first_use, check_random_cases, enliven, inherited, same
 from torch import nn
+from transformers import MaxLengthCriteria, StoppingCriteriaList
 
 from modeling_scratch.inference.ensemble import Ensemble
 from modeling_scratch.model import recorded_decoding
-from modeling_scratch.model.recorded_decoding import RecordedDecoder, _Recording, _Recordings
+from modeling_scratch.model.recorded_decoding import RecordedDecoder, _Recording, _Recordings, drop_recordings
 
 pytest_plugins = ["search_fixtures"]
 
@@ -41,8 +42,7 @@ def recorded(monkeypatch):
 @pytest.fixture
 def at_once(recorded, monkeypatch):
     """The same, with recordings from the first use of a shape on."""
-    borrow = _Recordings.borrow
-    monkeypatch.setattr(_Recordings, "borrow", lambda self, *args, at_once: borrow(self, *args, at_once=True))
+    borrow_at_first_use(monkeypatch)
     return recorded
 
 
@@ -257,7 +257,7 @@ def test_a_recording_that_would_be_too_large_is_not_made(search, at_once, monkey
     model, generate = search
     expected = generate()
     recorded_decoding._ALL[model].by_shape.clear()
-    monkeypatch.setattr(_Recordings, "make_room", lambda self, size, device: False)
+    monkeypatch.setattr(_Recordings, "_make_room", lambda self, size, device: False)
     at_once.clear()
     assert torch.equal(generate(), expected)
     assert not at_once
@@ -266,13 +266,95 @@ def test_a_recording_that_would_be_too_large_is_not_made(search, at_once, monkey
 def test_a_search_that_outgrows_memory_continues_unrecorded(search, at_once, monkeypatch):
     model, generate = search
     expected = inherited(model, **generate.keywords)
-    monkeypatch.setattr(_Recordings, "make_room", lambda self, size, device: size < least[0] * 1.5)
-    sizes, make = [], _Recording.__init__
-    monkeypatch.setattr(_Recording, "__init__", lambda self, *args: make(self, *args) or sizes.append(self.size))
-    least = [float("inf")]
-    generate()
-    least[0] = min(sizes)
-    recorded_decoding._ALL[model].by_shape.clear()
-    at_once.clear()
+    rooms = iter([True])
+    monkeypatch.setattr(_Recordings, "_make_room", lambda self, size, device: next(rooms, False))
     assert torch.equal(generate(), expected)
     assert {4, 8} <= set(at_once)
+
+
+def test_a_shape_that_cannot_be_recorded_is_not_tried_again(search, at_once, monkeypatch):
+    model, generate = search
+    expected, tried = inherited(model, **generate.keywords), []
+
+    def fail(self, model):
+        tried.append(self)
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(_Recording, "record", fail)
+    for _ in range(3):
+        assert torch.equal(generate(), expected)
+    assert len(tried) == 1
+    assert not at_once
+
+
+def test_what_was_not_a_number_does_not_stay(search, at_once):
+    """One sentence of a search whose states are not finite leaves the next search of its row alone."""
+    model, generate = search
+    expected, inputs = generate(), generate.keywords
+    states = model.get_encoder()(inputs["input_ids"], inputs["attention_mask"])
+    states.last_hidden_state[1] = torch.nan
+    others = {"attention_mask": inputs["attention_mask"], "max_new_tokens": 9, "do_sample": False}
+    model.generate(encoder_outputs=states, **others)
+    at_once.clear()
+    assert torch.equal(generate(), expected)
+    assert at_once
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_ids_of_any_integer_type(beams, search, at_once):
+    model, generate = search
+    start = torch.ones(len(generate.keywords["input_ids"]), 1, dtype=torch.int32)
+    options = {"decoder_input_ids": start, "num_beams": beams}
+    assert torch.equal(generate(**options), inherited(model, **generate.keywords, **options))
+    assert at_once
+
+
+def test_a_search_may_end_at_the_last_learned_position(make_wide_model, at_once):
+    model = make_wide_model(position_embedding_type="learned", max_position_embeddings=8)
+    ids, options = torch.tensor([[5, 6, 2]]), {"max_new_tokens": 50, "do_sample": False, "eos_token_id": None}
+    options["stopping_criteria"] = StoppingCriteriaList([MaxLengthCriteria(9)])
+    assert torch.equal(model.generate(ids, **options), inherited(model, input_ids=ids, **options))
+    assert at_once
+
+
+def test_compiled_layers_and_accelerate_s_functions_are_not_recorded(search, at_once):
+    model, generate = search
+    for change, undo in (
+        (lambda: model.lm_head.compile(backend="eager"), lambda: setattr(model.lm_head, "_compiled_call_impl", None)),
+        (lambda: setattr(model, "_original_forward", model.forward), lambda: delattr(model, "_original_forward")),
+    ):
+        change()
+        generate()
+        assert not at_once
+        undo()
+        generate()
+        assert at_once
+        at_once.clear()
+
+
+def test_a_head_of_another_size_than_the_config(make_wide_model, at_once):
+    model, ids = make_wide_model(tie_word_embeddings=False), torch.tensor([[5, 6, 2]])
+    model.lm_head = nn.Linear(model.config.d_model, 50).double()
+    options = {"max_new_tokens": 4, "do_sample": False}
+    assert torch.equal(model.generate(ids, **options), inherited(model, input_ids=ids, **options))
+    assert at_once
+
+
+def test_an_embedding_that_both_sides_share_is_watched(make_wide_model, at_once):
+    model, ids = make_wide_model(tie_word_embeddings=False), torch.tensor([[5, 6, 2]])
+    model.set_input_embeddings(model.get_input_embeddings())
+    assert model.get_decoder().embed_tokens is model.get_encoder().embed_tokens
+    model.generate(ids, max_new_tokens=3)
+    assert at_once
+    at_once.clear()
+    model.get_decoder().embed_tokens.register_forward_hook(lambda module, inputs, states: -states)
+    model.generate(ids, max_new_tokens=3)
+    assert not at_once
+
+
+def test_dropped_recordings_are_made_again(search, at_once):
+    model, generate = search
+    expected = generate()
+    drop_recordings(model)
+    assert model not in recorded_decoding._ALL
+    assert torch.equal(generate(), expected)

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import every_choice
 from torch.utils.flop_counter import FlopCounterMode
 
+from modeling_scratch.training.log import RunLog
+from modeling_scratch.training.progress import Progress
 from modeling_scratch.training.throughput import operations_per_target_token, peak_of
 
 
@@ -37,3 +40,11 @@ def test_operations_are_those_that_pytorch_counts(fields, make_model):
 def test_the_peak_of_a_gpu(gpu, precision, teraflops):
     peak = peak_of(gpu, has_tf32="T4" not in gpu, precision=precision)
     assert peak == (None if teraflops is None else teraflops * 1e12)
+
+
+def test_the_log_names_the_share_of_this_process(tmp_path):
+    """Not of the one that it resumes, which may have had another GPU."""
+    progress = Progress(target_tokens=1000, seconds=100.0)
+    log = RunLog(Accelerator(cpu=True), tmp_path, progress, None, 10, share_per_token=0.001)
+    progress.target_tokens, progress.seconds = 3000, 110.0
+    assert log.loss_and_speed(1.0) == "loss 1.000, 27 target tokens/s (20% of the GPU's peak)"

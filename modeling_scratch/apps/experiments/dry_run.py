@@ -76,8 +76,9 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
         measured.append((time.perf_counter() - started, target_tokens))
     one = statistics.median(took for took, _ in measured)
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
+    share = None if share_per_token is None else rate * share_per_token
     return (
-        f"time: about {format_duration(one * updates)} for the updates alone, {speed(rate, share_per_token)}, from "
+        f"time: about {format_duration(one * updates)} for the updates alone, {speed(rate, share)}, from "
         f"{len(measured)} updates that were timed here"
     )
 
@@ -105,7 +106,7 @@ def updates_to_measure(
     for number, batch in enumerate(itertools.islice(inputs.batches.iterate(), _WARM_UP + _TIMED)):
         make = partial(update, batch, list(batch.micro_batches))
         # With graphs, an update is recorded the second time, and then replayed.
-        for _ in range(0 if step.graphs is None and number >= _WARM_UP else 2):
+        for _ in range(2 if step.graphs is not None else int(number < _WARM_UP)):
             make()
         if number >= _WARM_UP:
             yield make, batch.target_tokens

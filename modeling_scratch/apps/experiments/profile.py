@@ -11,9 +11,11 @@ from accelerate import Accelerator
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from ...errors import UserError
 from ...files import new_output, temporary_folder
 from ...recipe.schema import Recipe
 from ...training.inputs import prepare_inputs
+from ...training.processes import on_main
 from ...training.start import total_updates
 from .dry_run import updates_to_measure
 
@@ -47,6 +49,12 @@ def profile_updates(recipe: Recipe, accelerator: Accelerator, path: Path) -> Ite
     """
     on_gpu = accelerator.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+
+    def check() -> None:
+        if path.exists():
+            raise UserError(f"{path} exists; choose another name")
+
+    on_main(accelerator, check)
     with new_output(path) if accelerator.is_main_process else nullcontext() as file, temporary_folder() as folder:
         inputs = prepare_inputs(recipe, accelerator)
         total = total_updates(recipe.optimization, inputs.batches)
@@ -67,7 +75,7 @@ def profile_updates(recipe: Recipe, accelerator: Accelerator, path: Path) -> Ite
 def _describe(profiler: profile, on_gpu: bool, updates: int, seconds: float) -> Iterator[str]:
     spent, launched = dict.fromkeys([*_KINDS, _OTHER], 0.0), 0
     for event in profiler.key_averages():
-        if on_gpu and (event.device_type != DeviceType.CUDA or not is_kernel(event.key)):
+        if on_gpu and not is_kernel(event):
             continue
         microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
         spent[kind_of(event.key)] += microseconds / 1e3 / updates
@@ -83,9 +91,9 @@ def _describe(profiler: profile, on_gpu: bool, updates: int, seconds: float) -> 
             yield f"{kind:<16} {milliseconds:12,.2f} {milliseconds / busy:6.0%}"
 
 
-def is_kernel(name: str) -> bool:
-    """Whether a row of the profiler that is on the GPU is a kernel, and not a range around kernels."""
-    return not re.match(r"##|Torch-Compiled|Optimizer|ProfilerStep|autograd::|aten::|cuda[A-Z]|Activity", name)
+def is_kernel(event) -> bool:
+    """Whether a row of the profiler is a kernel of a GPU, and not a range around kernels."""
+    return event.device_type == DeviceType.CUDA and not event.is_user_annotation
 
 
 def kind_of(name: str) -> str:
