@@ -132,13 +132,36 @@ def test_recorded_steps_see_new_weights(autocast, beams, make_model, sentences, 
         assert (found[2][:, :width] == expected[:, :width]).float().mean() > (0.5 if autocast else 0.9)
 
 
+CHANGES = {
+    "a hook": lambda model: model.lm_head.register_forward_hook(lambda module, inputs, logits: -logits),
+    "new storage": lambda model: setattr(model.lm_head.weight, "data", -model.lm_head.weight.data),
+    "another weight": lambda model: setattr(
+        model.lm_head, "weight", torch.nn.Parameter(-model.lm_head.weight.detach())
+    ),
+    "a setting": lambda model: setattr(model.model.decoder, "embed_scale", 0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_was_recorded_before_a_change_is_not_replayed(change, make_model, sentences, replays):
+    model, (ids, mask) = make_model(tie_word_embeddings=False).double().cuda(), padded(sentences, 9)
+    options = {"input_ids": ids.cuda(), "attention_mask": mask.cuda(), "max_new_tokens": 40, "do_sample": False}
+    for _ in range(3):
+        before = model.generate(**options)
+    assert len(replays) > 10
+    change(model)
+    expected = GenerationMixin.generate(model, **options)
+    assert not torch.equal(expected, before)
+    assert all(torch.equal(model.generate(**options), expected) for _ in range(3))
+
+
 def test_threads_search_beside_each_other(make_model, sentences, replays):
-    """Each captures and replays while the others use the device."""
-    model, (ids, mask) = make_model().double().cuda(), padded(sentences, 9)
+    """With two models. Each captures and replays while the others use the device."""
+    ids, mask = (each.cuda() for each in padded(sentences, 9))
+    models = [make_model().double().cuda() for _ in range(2)]
     calls = [
-        partial(
-            model.generate, ids[:rows].cuda(), attention_mask=mask[:rows].cuda(), num_beams=beams, max_new_tokens=40
-        )
+        partial(model.generate, ids[:rows], attention_mask=mask[:rows], num_beams=beams, max_new_tokens=40)
+        for model in models
         for rows in (1, 2, 3)
         for beams in (1, 3)
     ]
