@@ -121,7 +121,7 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
         write_translations(tmp_path, f"before/{split}", translations)
         bleu = BLEU().corpus_score(translations, [right]).score
         append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": bleu})
-    recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
+    recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(names=("en", "de")))
     given = (recipe, tmp_path, dict.fromkeys(("test", "old", "same"), pairs))
     found = scores_before(*given, {"test": right, "old": wrong, "same": wrong, "new": right})
     assert found.keys() == {"test", "old", "same"}
