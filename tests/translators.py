@@ -1,5 +1,6 @@
-"""Small models that tests translate with, trained once for all that only read them; the command beside the tests."""
+"""Small models to translate with, trained once per process, and ways to run `scratch translate`."""
 
+import io
 import os
 import re
 import shutil
@@ -31,18 +32,18 @@ SENTENCES = [pair["en"] for pair in CORPUS][:12]
 
 def make_folder(folder: Path, target_size: int | None = None, updates: int = 150, **fields) -> Path:
     """
-    A model trained until translations differ and end. With `target_size` it has two vocabularies. It is saved in
-    float64, so that translations do not depend on the batch, the process or the processor.
+    Save a model that is trained until its translations differ and end, in float64, so that translations do not depend
+    on the batch, the process or the processor. With `target_size` it has two vocabularies.
     """
-    return Path(shutil.copytree(made_once(target_size, updates, **fields), folder))
+    return Path(shutil.copytree(_made_once(target_size, updates, **fields), folder))
 
 
 @cache
-def made_once(target_size: int | None, updates: int, **fields) -> Path:
+def _made_once(target_size: int | None, updates: int, **fields) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="model-", dir=os.environ["HF_HOME"]))
     source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
     target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
-    save_tokenizers(source, target, folder)  # before they are used: the file would hold how they padded
+    save_tokenizers(source, target, folder)  # before use, which would add padding settings to the file
     fields |= {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
     if target_size:
         fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
@@ -82,7 +83,7 @@ def by_hand(folder: Path, sentences: list[str], **generation) -> list[str]:
 
 @cache
 def one_vocabulary() -> Path:
-    """A model from English to German, as its tokenizer says."""
+    """A model from English to German; its tokenizer records the languages."""
     folder = make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model")
     save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
     return folder
@@ -90,7 +91,7 @@ def one_vocabulary() -> Path:
 
 @cache
 def two_vocabularies() -> Path:
-    """A model that does not say its languages."""
+    """A model that does not record its languages."""
     return make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model", target_size=330)
 
 
@@ -102,7 +103,7 @@ def widened(run: Path, folder: Path) -> Path:
 
 
 def sure_of(folder: Path, sentences: list[str], rounding: float = 1e-3, **settings) -> list[bool]:
-    """Which sentences another runtime, in float32, must translate as `generate` does (see `decided`)."""
+    """The sentences that another runtime, in float32, must translate exactly as `generate` does (see `decided`)."""
     model, (source, _) = load_translator(str(folder)).double(), load_tokenizers(str(folder))
     batch = source(sentences, padding=True, return_tensors="pt")
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
@@ -112,8 +113,39 @@ def sure_of(folder: Path, sentences: list[str], rounding: float = 1e-3, **settin
     return sure
 
 
+def run_translate(patch, model, text: bytes = b"", stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
+    """
+    Run `scratch translate` in this process: its exit code, standard output and standard error (see `without_cuts`).
+
+    Args:
+        patch: pytest's monkeypatch.
+        text: standard input.
+        stderr: makes the stream for standard error.
+    """
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+    patch.setattr(sys, "stdout", output)
+    patch.setattr(sys, "stderr", stderr())
+    code = 0
+    try:
+        translate.main(str(model), **options)
+    except SystemExit as stop:
+        code = stop.code
+    output.flush()
+    return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
+
+
+def without_cuts(stderr: str) -> str:
+    """Standard error without the warnings about cut translations: a model that has learned little often needs them."""
+    return re.sub(r"warning: .*(was|were) cut at .*\n", "", stderr)
+
+
+def lines(*texts: str) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
 def same_rows(found: bytes, expected: bytes) -> None:
-    """Assert equal cells, and scores that are equal but for rounding before they were printed."""
+    """Assert that tab-separated cells are equal, except that scores may differ by the rounding of their last digit."""
     cells, others = (output.decode().replace("\n", "\t\n\t").split("\t") for output in (found, expected))
     assert len(cells) == len(others)
     for cell, other in zip(cells, others, strict=True):
@@ -123,11 +155,11 @@ def same_rows(found: bytes, expected: bytes) -> None:
 
 class Translating:
     """
-    The command in a forked process, with pipes to and from it.
+    `scratch translate` in a forked process, with pipes for its standard input and output.
 
     Args:
-        file: for what it says on stderr.
-        terminal: takes the place of the pipe to it, and of its stderr.
+        file: receives its standard error.
+        terminal: a terminal that replaces standard input and standard error.
     """
 
     def __init__(self, file: Path, folder: Path, terminal: int | None = None, **options):

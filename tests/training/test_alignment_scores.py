@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import read_metrics, small_run
+from conftest import SMALL_RUN, read_metrics, run_training
 
 from modeling_scratch.data import sources
 from modeling_scratch.data.corpus import make_corpus
@@ -33,7 +33,9 @@ def short_splits():
 def run(tmp_path_factory):
     overrides = "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, decoder_attention_heads: 2}"
     options = [*LIMITS, overrides, "evaluation.alignments=true", "data.source_language=de", "data.target_language=en"]
-    return small_run(tmp_path_factory.mktemp("runs") / "run", *options)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run_training(*SMALL_RUN, f"output_dir={folder}", *options)
+    return folder
 
 
 def rate(run, split: str, heads) -> float:

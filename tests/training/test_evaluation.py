@@ -66,8 +66,8 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
     assert model.forward is prepared
 
 
-def test_scratch_evaluate_decodes_as_its_keys_say(finished, tmp_path, capsys):
-    scores, run = [], widened(finished, tmp_path / "run")
+def test_scratch_evaluate_decodes_as_its_keys_say(trained, tmp_path, capsys):
+    scores, run = [], widened(trained, tmp_path / "run")
     for keys in ([], ["evaluation.max_new_tokens=1"], ["evaluation.batch_size=3"]):
         evaluate.main(str(run), keys)
         scores.append(float(re.search(r"chrF ([0-9.]+)", capsys.readouterr().out)[1]))
@@ -75,12 +75,12 @@ def test_scratch_evaluate_decodes_as_its_keys_say(finished, tmp_path, capsys):
     assert one_token < whole == smaller_batches
 
 
-def test_scratch_evaluate_takes_the_sets_there_are(finished, capsys):
+def test_scratch_evaluate_takes_the_sets_there_are(trained, capsys):
     other = few_sentences()[1].partition("=")[2]
-    evaluate.main(str(finished), ["data.test_files=null", f"data.test_sets={{more: {other}}}"])
+    evaluate.main(str(trained), ["data.test_files=null", f"data.test_sets={{more: {other}}}"])
     assert re.findall(r"sentences of (\w+)", capsys.readouterr().out) == ["more"]
     with pytest.raises(SystemExit):
-        evaluate.main(str(finished), ["evaluation={num_beams: 2}"])
+        evaluate.main(str(trained), ["evaluation={num_beams: 2}"])
     assert "name single keys, such as evaluation.num_beams=4" in capsys.readouterr().err
 
 

@@ -26,8 +26,8 @@ from modeling_scratch.training.progress import Progress
 from modeling_scratch.training.records import run_of
 
 
-def test_the_folder_of_a_run(finished):
-    names = {path.name for path in finished.iterdir()}
+def test_the_folder_of_a_run(trained):
+    names = {path.name for path in trained.iterdir()}
     assert names >= {
         "config.json",
         "generation_config.json",
@@ -42,25 +42,25 @@ def test_the_folder_of_a_run(finished):
         "checkpoints",
     }
     assert not [name for name in names if name.endswith(".tmp")]
-    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert load_recipe(finished / "recipe.yaml").optimization.max_steps == 20
-    for checkpoint in (finished / "checkpoints").iterdir():
+    assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert load_recipe(trained / "recipe.yaml").optimization.max_steps == 20
+    for checkpoint in (trained / "checkpoints").iterdir():
         AutoModelForSeq2SeqLM.from_pretrained(checkpoint)  # every checkpoint is a model folder too
         load_tokenizers(str(checkpoint))
 
 
-def test_records(finished):
-    assert [record["step"] for record in read_metrics(finished, "train")] == list(range(1, 21))
-    validation = read_metrics(finished, "validation")
+def test_records(trained):
+    assert [record["step"] for record in read_metrics(trained, "train")] == list(range(1, 21))
+    validation = read_metrics(trained, "validation")
     assert [record["step"] for record in validation] == [10, 20]
     assert all({"loss", "bleu", "chrf"} <= set(record) for record in validation)
-    (test,) = read_metrics(finished, "test")
+    (test,) = read_metrics(trained, "test")
     assert test["final"]
     assert "tok:13a" in test["bleu_signature"]
-    translations = (finished / "translations" / "test.txt").read_text().splitlines()
+    translations = (trained / "translations" / "test.txt").read_text().splitlines()
     assert [sample["translation"] for sample in test["samples"]] == translations[:5]
     assert all(sample["source"] and sample["reference"] for sample in test["samples"])
-    losses = [record["loss"] for record in read_metrics(finished, "train")]
+    losses = [record["loss"] for record in read_metrics(trained, "train")]
     assert losses[-1] < losses[0] - 0.5
 
 
@@ -83,30 +83,30 @@ def test_two_vocabularies(tmp_path):
     assert target("Die Katze.").input_ids != source("Die Katze.").input_ids
 
 
-def test_fine_tuning_starts_from_the_model(finished, tmp_path):
-    options = [f"model.start_from={finished}", "model.overrides={}", "optimization.learning_rate=1e-9"]
+def test_fine_tuning_starts_from_the_model(trained, tmp_path):
+    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.learning_rate=1e-9"]
     run = quick_run(tmp_path / "run", *options, "optimization.max_steps=2", "checkpoints.every=1")
-    for name, tensor in weights(finished).items():
+    for name, tensor in weights(trained).items():
         torch.testing.assert_close(weights(run)[name], tensor, rtol=0, atol=1e-7)
-    assert (run / "tokenizer.json").read_text() == (finished / "tokenizer.json").read_text()
+    assert (run / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
     assert AutoModelForSeq2SeqLM.from_pretrained(run).config.dropout == 0.1  # the model's own
     with_dropout = quick_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
     assert AutoModelForSeq2SeqLM.from_pretrained(with_dropout).config.dropout == 0.3
 
 
-def test_fine_tuning_scores_the_model_before_and_after(finished, tmp_path, capsys):
+def test_fine_tuning_scores_the_model_before_and_after(trained, tmp_path, capsys):
     others = few_sentences()[1].replace("validation_files", "test_sets.others")
-    options = [f"model.start_from={finished}", "model.overrides={}", others, "optimization.max_steps=2"]
+    options = [f"model.start_from={trained}", "model.overrides={}", others, "optimization.max_steps=2"]
     run = quick_run(tmp_path / "run", *options, mixed_in(0.5))
     before = {record["name"]: record for record in read_metrics(run, "before")}
     after = {record.get("name", "test"): record for record in read_metrics(run, "test")}
     assert before.keys() == after.keys() == {"test", "others"}
     assert {record["step"] for record in before.values()} == {0}
-    (known,) = read_metrics(finished, "test")
+    (known,) = read_metrics(trained, "test")
     scores = ("bleu", "chrf", "bleu_interval", "sentences")
     assert [before["test"][key] for key in scores] == [known[key] for key in scores]
     assert (run / "translations" / "before" / "test.txt").read_text() == (
-        finished / "translations" / "test.txt"
+        trained / "translations" / "test.txt"
     ).read_text()
     output = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
     assert f"BLEU {after['others']['bleu']:.2f}" in output[0]
@@ -189,7 +189,7 @@ def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
     from accelerate import Accelerator
     from accelerate.tracking import TensorBoardTracker
 
-    init_trackers, finish, names, finished = Accelerator.init_trackers, TensorBoardTracker.finish, [], []
+    init_trackers, finish, names, closed = Accelerator.init_trackers, TensorBoardTracker.finish, [], []
 
     def init(self, project, init_kwargs):
         assert init_kwargs["wandb"]["resume"] == "allow"
@@ -197,7 +197,7 @@ def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
         return init_trackers(self, project)
 
     monkeypatch.setattr(Accelerator, "init_trackers", init)
-    monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: finished.append(names[-1]) or finish(self))
+    monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: closed.append(names[-1]) or finish(self))
     options = ["trackers=[tensorboard]", "optimization.max_steps=2"]
     with pytest.raises(SystemExit):
         quick_run(tmp_path / "run", *options, max_minutes=0)
@@ -205,31 +205,31 @@ def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
     assert list((tmp_path / "run" / "tracking").rglob("events.out.tfevents.*"))
     quick_run(tmp_path / "run", *options, overwrite=True)
     assert names[0] == names[1] != names[2]
-    assert finished == names
+    assert closed == names
 
 
-def test_bf16(finished, tmp_path, monkeypatch):
+def test_bf16(trained, tmp_path, monkeypatch):
     """As `--mixed_precision bf16` sets it: losses differ from float32's, but little; weights are stored in float32."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     run = quick_run(tmp_path / "run", "optimization.max_steps=6")
     (about,) = read_metrics(run, "run")
     assert about["mixed_precision"] == "bf16"
-    found, expected = ([record["loss"] for record in read_metrics(each, "train")][:6] for each in (run, finished))
+    found, expected = ([record["loss"] for record in read_metrics(each, "train")][:6] for each in (run, trained))
     assert found != expected
     assert found == pytest.approx(expected, rel=0.01)
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
 
 
-def test_scoring_writes_nothing(finished, capsys):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    run_training(evaluate=str(finished))
+def test_scoring_writes_nothing(trained, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    run_training(evaluate=str(trained))
     output = capsys.readouterr().out
-    (record,) = read_metrics(finished, "test")
+    (record,) = read_metrics(trained, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
         expected = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
         assert expected in output
     assert "40 sentences of test" in output
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
 def test_further_test_sets_are_scored_by_name(tmp_path, capsys):

@@ -41,9 +41,9 @@ def test_two_processes_find_the_scores_of_one(one_and_two):
         assert [record[name] for record in one] == [record[name] for record in two]
 
 
-def test_processes_score_every_sentence_once(finished, tmp_path):
+def test_processes_score_every_sentence_once(trained, tmp_path):
     """With a model that translates them differently, so that exchanged ones would be seen."""
-    folder = str(widened(finished, tmp_path / "model"))
+    folder = str(widened(trained, tmp_path / "model"))
     model = load_translator(folder)
     torch.manual_seed(0)
     for parameter in model.parameters():

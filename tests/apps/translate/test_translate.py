@@ -9,12 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 from conftest import read_metrics
 from transformers import GenerationConfig
-from translators import SENTENCES, Translating, by_hand, same_rows, two_vocabularies
+from translators import (
+    SENTENCES,
+    Translating,
+    by_hand,
+    lines,
+    run_translate,
+    same_rows,
+    two_vocabularies,
+    without_cuts,
+)
 
 from modeling_scratch.apps.translate import lines as text_input
 from modeling_scratch.commands import translate
@@ -48,33 +58,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def without_cuts(stderr: str) -> str:
-    """Standard error without these warnings: the model has learnt little, and often reaches the greatest length."""
-    return re.sub(r"warning: .*(was|were) cut at .*\n", "", stderr)
-
-
 @pytest.fixture
 def run(folder, monkeypatch):
-    """The command in this process: its exit code, standard output as bytes, and standard error."""
-
-    def run(text: bytes = b"", model=folder, stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
-        output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
-        monkeypatch.setattr(sys, "stdout", output)
-        monkeypatch.setattr(sys, "stderr", stderr())
-        code = 0
-        try:
-            translate.main(str(model), **options)
-        except SystemExit as stop:
-            code = stop.code
-        output.flush()
-        return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
-
-    return run
-
-
-def lines(*texts: str) -> bytes:
-    return "".join(f"{text}\n" for text in texts).encode()
+    return partial(run_translate, monkeypatch, folder)
 
 
 def test_a_line_for_each_line(run, expected):
