@@ -147,6 +147,7 @@ def test_the_card_contains_the_whole_recipe_but_for_paths(trained):
     shown = yaml.safe_load(re.search(r"```yaml\n(.*?)\n```\n\n</details>", text, re.DOTALL)[1])
     recipe = yaml.safe_load((trained / "recipe.yaml").read_text())
     recipe.pop("hub", None)
+    recipe["data"] |= {f"{split}_files": [split] for split in ("train", "validation", "test")}
     assert shown == recipe | {"output_dir": trained.name}
 
 

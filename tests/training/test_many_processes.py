@@ -28,7 +28,7 @@ def refused(folder: Path, *options_of_each: list[str]) -> str:
         folder / "output", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each]
     )
     assert [child.end() for child in children] == [2] * len(children)
-    return "".join(child.said for child in children)
+    return "".join(child.output for child in children)
 
 
 def test_processes_must_share_the_folder(tmp_path):

@@ -187,7 +187,7 @@ def test_a_sharded_run_in_bf16_writes_the_files_of_any_run(trained, tmp_path):
 
 @pytest.mark.parametrize("kind", ["1", pytest.param("2 sharded", marks=pytest.mark.slow)])
 def test_the_gradient_scaler_recovers_and_resumes(kind, tmp_path):
-    """At first the gradients overflow, and updates are skipped until the scale is low enough; a resumed run keeps it."""
+    """At first gradients overflow, and updates are skipped until the scale is low enough; a resumed run keeps it."""
     options = ["optimization.max_steps=20", "checkpoints.every=5", "checkpoints.keep_last=3"]
     options += [f"output_dir={tmp_path / 'run'}"]
     run, seen = {"overrides": [*RUN, *options]}, []

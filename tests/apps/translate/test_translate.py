@@ -282,8 +282,8 @@ def test_a_closed_pipe_and_an_interrupt_end_it_quietly(folder, tmp_path):
     reader_gone.stdout.close()
     interrupted.child.signal(signal.SIGINT)
     rest = interrupted.stdout.read()
-    assert (reader_gone.child.end(), without_cuts(reader_gone.child.said)) == (141, "")
-    assert (interrupted.child.end(), without_cuts(interrupted.child.said)) == (130, "\ninterrupted\n")
+    assert (reader_gone.child.end(), without_cuts(reader_gone.child.output)) == (141, "")
+    assert (interrupted.child.end(), without_cuts(interrupted.child.output)) == (130, "\ninterrupted\n")
     assert rest.count(b"\n") < 5_000  # of 6,000
 
 
@@ -364,7 +364,7 @@ def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected, tmp_pa
     process.stdin.close()
     assert process.stdout.read() == lines(*expected[:2])
     assert process.child.end() == 2
-    assert re.match(TOO_LONG, process.child.said.rpartition("error: standard input, ")[2])
+    assert re.match(TOO_LONG, process.child.output.rpartition("error: standard input, ")[2])
 
 
 def test_warnings_are_totalled_before_an_error_too(folder, tmp_path):
@@ -373,7 +373,7 @@ def test_warnings_are_totalled_before_an_error_too(folder, tmp_path):
     process.stdin.close()
     process.stdout.read()
     assert process.child.end() == 2
-    assert re.search(r"4 lines were cut .* line 4\n", process.child.said)
+    assert re.search(r"4 lines were cut .* line 4\n", process.child.output)
 
 
 def test_cut_translations_are_reported(folder, monkeypatch, capsys):
