@@ -1,6 +1,6 @@
 """
-Starts processes of a run by forking a server that has imported everything, since a new interpreter takes longer to start
-than a small run takes to train. The server starts with the first process and ends with the tests.
+Starts processes of a run by forking a server that has imported everything, since a new interpreter takes longer to
+start than a small run takes to train. The server starts with the first process and ends with the tests.
 """
 
 import multiprocessing

@@ -53,7 +53,7 @@ def test_only_the_last_checkpoints_are_kept(folder):
     assert folder.checkpoints.steps() == [15, 100]
     assert folder.checkpoints.newest() == folder.checkpoints.path(100)
     assert folder.checkpoints.named("step-0000015") == folder.checkpoints.path(15)
-    with pytest.raises(UserError, match="'step-7'.* step-0000015, step-0000100"):
+    with pytest.raises(UserError, match=r"'step-7'.* step-0000015, step-0000100"):
         folder.checkpoints.named("step-7")
 
 
@@ -137,7 +137,7 @@ def test_damaged_records_are_skipped(folder, caplog):
         file.write(b"\0\0\0\0\n[1]\n\xff\n{}\n")
     append_record(folder.path, {"step": 2, "split": "train"})
     assert [record["step"] for record in read_metrics(folder.path)] == [1, 2]
-    assert caplog.text.count("damaged") == 4
+    assert len(caplog.records) == 4
 
 
 def test_records_after_the_resumed_step_are_removed(folder):
@@ -194,12 +194,7 @@ def places(tmp_path):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").write_text("precious")
     (tmp_path / "licensed").mkdir()
-    for name in (
-        "LICENSE-DATA",
-        ".recipe.yaml.tmp",
-        ".seen-by-all-0123",
-        ".lock",
-    ):  # the last three are remains of a killed run
+    for name in ("LICENSE-DATA", ".recipe.yaml.tmp", ".seen-by-all-0123", ".lock"):  # three remains of a killed run
         (tmp_path / "licensed" / name).touch()
     (tmp_path / "other recipe").mkdir()
     (tmp_path / "other recipe" / "recipe.yaml").write_text("flour: 500 g")
