@@ -1,8 +1,8 @@
 """
-A checkpoint saved by version 0.1.0 must load with the same ids and logits in every later version.
+Checkpoints saved by version 0.1.0 load with the same ids and logits in every later version.
 
-Never regenerate `tests/model/frozen_checkpoint/`: a change that requires it breaks every checkpoint in use. It was made
-by `python tests/model/test_frozen_checkpoint.py FOLDER`.
+Never regenerate `tests/model/frozen_checkpoint/`: a change that requires it breaks every checkpoint in use. They were
+made by `python tests/model/test_frozen_checkpoint.py FOLDER`.
 """
 
 import json
@@ -56,7 +56,7 @@ def observe(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_loads_as_it_was_saved(name):
+def test_a_checkpoint_of_version_0_1_0_gives_the_same_outputs(name):
     folder = FROZEN / name
     expected = json.loads((folder / "observed.json").read_text())
     observed = observe(folder)
@@ -69,7 +69,7 @@ def test_loads_as_it_was_saved(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_head_finds_all_its_weights(name):
+def test_both_heads_find_all_their_weights(name):
     for auto_class in (AutoModelForSeq2SeqLM, AutoModelForTextEncoding):
         _, report = auto_class.from_pretrained(FROZEN / name, output_loading_info=True)
         assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report

@@ -1,4 +1,4 @@
-"""A model with two vocabularies is pushed, loaded over HTTP by a stranger, and pushed on."""
+"""A stranger loads a model with two vocabularies from the Hub and pushes it again."""
 
 import json
 
@@ -13,7 +13,7 @@ from modeling_scratch import ScratchTranslationPipeline
 
 SENTENCES = ["The cat sleeps.", "", "The dog can see the old cat."]
 
-# In a process without this project: prints what it loaded, and pushes it on.
+# Runs without this project: prints what the loaded model does, and pushes a copy.
 STRANGER = """
 import json, sys
 class Refuse:
@@ -63,7 +63,7 @@ def stranger(hub, home, token, name: str, copy: str = "") -> dict:
 
 
 @pytest.mark.slow
-def test_two_vocabularies_change_hands(tmp_path):
+def test_a_stranger_loads_from_the_hub_and_pushes_the_same_model(tmp_path):
     folder = make_folder(tmp_path / "two", target_size=330, updates=0)
     translator = pipeline("translation", model=str(folder), pipeline_class=ScratchTranslationPipeline)
     source, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
@@ -76,12 +76,11 @@ def test_two_vocabularies_change_hands(tmp_path):
         environment = hub.environment(ADA, tmp_path / "ada")
         pushed = run_command(str(ROOT / "hub_upload.py"), str(folder), "ada/two", **environment)
         assert pushed.returncode == 0, pushed.stderr
-        # A refusal is an error; the source's tokenizer never replaces the target's.
+        # If the target's tokenizer cannot be loaded, it is not replaced by the source's.
         hub.fail(403, path="target_tokenizer/tokenizer_config.json")
         found = stranger(hub, tmp_path / "grace", GRACE, "ada/two", "grace/copy")
         files, copied = hub.files("ada/two"), hub.files("grace/copy")
-    assert found["refused"].startswith("ada/two: the model has two vocabularies (300 and 330 tokens)")
-    assert "could not be loaded from target_tokenizer: " in found["refused"]
+    assert "target_tokenizer" in found["refused"]
     assert found["input_ids"] == inputs.input_ids.tolist()
     torch.testing.assert_close(torch.tensor(found["logits"], dtype=logits.dtype), logits, atol=1e-6, rtol=0)
     assert found["translations"] == found["in memory"] == expected
@@ -89,9 +88,9 @@ def test_two_vocabularies_change_hands(tmp_path):
     assert [[each["score"] for each in several] for several in found["best"]] == [
         pytest.approx([each["score"] for each in several]) for several in best
     ]
-    # What the stranger pushed on is the same model.
+    # The copy is the same model.
     travels = {name for name in files if name.endswith((".py", ".safetensors", "tokenizer.json"))}
     assert {"translation_pipeline.py", "model.safetensors", "target_tokenizer/tokenizer.json"} < travels
     assert {name: copied[name] for name in travels} == {name: files[name] for name in travels}
     config, expected = (json.loads(each["config.json"]) for each in (copied, files))
-    assert config == expected  # a reference to ada/two would fetch the code from there
+    assert config == expected  # without references to the code in ada/two

@@ -1,6 +1,6 @@
 """
-Every shipped model, and every choice of the config, against a Transformer written here from the formulas: outputs and
-the gradient of every parameter in float64; torch-post and torch-pre against torch.nn.Transformer itself.
+Every shipped model and every choice of the config equals a Transformer written here from the formulas, in outputs and
+in the gradient of every parameter; torch-post and torch-pre equal torch.nn.Transformer.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import nn
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 
 MODELS = sorted(path.stem for path in (ROOT / "configuration" / "models").glob("*.yaml"))
-# Small sizes that differ between encoder and decoder; the rest of a file is kept.
+# Small sizes that differ between encoder and decoder; they replace those of a file.
 SMALL = {"vocab_size": 23, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 20}
 SMALL |= {"decoder_ffn_dim": 28, "encoder_attention_heads": 4, "decoder_attention_heads": 3}
 OTHER_CHOICES = {
@@ -48,7 +48,7 @@ def model_file(name: str) -> dict:
 
 
 def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
-    """Deterministic dropout, which depends only on shape and probability: the same here and in the model."""
+    """Deterministic dropout: it only depends on shape and probability, so it is the same here and in the model."""
     draws = torch.arange(1, states.numel() + 1, dtype=torch.float64).mul(0.6180339887498949).frac().view(states.shape)
     return states * (draws >= probability) / (1 - probability)
 
@@ -61,7 +61,7 @@ def slopes(heads: int) -> list[float]:
 
 
 class Reference:
-    """The Transformer as in the paper and the table of the config, with weights named as in a checkpoint."""
+    """The Transformer of the paper with the choices of the config; weights are named as in a checkpoint."""
 
     defaults = {
         "norm_position": "pre",
@@ -219,7 +219,7 @@ def test_equals_the_formulas(fields, training, monkeypatch):
     config._attn_implementation = "eager" if training else "sdpa"
     model = ScratchForConditionalGeneration(config).double().train(training)
     for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=0.05, std=0.3)  # biases and norms too, so that a misplaced one shows
+        nn.init.normal_(parameter, mean=0.05, std=0.3)  # with biases and norms that matter
     if training:
         monkeypatch.setattr(nn.Dropout, "forward", lambda self, states: drop(states, self.p) if self.p else states)
         monkeypatch.setattr(nn.functional, "dropout", lambda x, p: drop(x, p) if p else x)
@@ -243,7 +243,7 @@ def test_equals_the_formulas(fields, training, monkeypatch):
     )
 
 
-# -- torch.nn.Transformer ------------------------------------------------------------------------------------------
+# -- torch.nn.Transformer ----------------------------------------------------------------------------------------------
 
 
 def copy_into(theirs: nn.Module, ours: nn.Module, convert) -> None:
@@ -271,8 +271,8 @@ MASK_SETS = ["none", "key padding", "all", "all, float"]
 
 def torch_masks(kind: str) -> dict[str, torch.Tensor]:
     """
-    Masks by their names in torch.nn.Transformer, where True hides. Always causal. A row hidden completely would become
-    NaN there.
+    Masks by their names in torch.nn.Transformer, where True hides; always causal. No row is hidden completely, which
+    would give NaN there.
     """
     source_padding = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]).bool()
     target_padding = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
@@ -303,7 +303,7 @@ def combined(square: torch.Tensor | None, padding: torch.Tensor | None) -> torch
 
 
 def our_inputs(masks: dict[str, torch.Tensor], source: torch.Tensor, target: torch.Tensor) -> tuple[dict, dict]:
-    """What encoder and decoder take for the same masks. Padding has positions in torch, so they are explicit here."""
+    """The same masks as inputs of our encoder and decoder. PyTorch counts positions of padding, so they are given."""
     # The decoder makes a boolean 2-D mask causal itself.
     causal = masks["tgt_mask"] if masks["tgt_mask"].is_floating_point() else None
     cross = combined(masks.get("memory_mask"), masks.get("memory_key_padding_mask"))
@@ -324,12 +324,12 @@ def our_inputs(masks: dict[str, torch.Tensor], source: torch.Tensor, target: tor
 
 
 def embedded(stack: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """What a stack's first layer reads."""
+    """The input of a stack's first layer."""
     return stack.embed_positions.add(stack.embed(ids, None), torch.arange(ids.shape[1])[None]).detach()
 
 
 def check_weights(ours: ScratchModel, encoder_inputs: dict, decoder_inputs: dict, captured: dict) -> None:
-    """The attention weights of every layer equal those of torch's modules with the arguments of the captured calls."""
+    """Compare the attention weights of every layer with those of PyTorch's modules in the captured calls."""
     found = {}
     for index, weights in enumerate(ours.encoder(**encoder_inputs, output_attentions=True).attentions):
         found[f"encoder.layers.{index}.self_attn"] = weights
@@ -344,12 +344,12 @@ def check_weights(ours: ScratchModel, encoder_inputs: dict, decoder_inputs: dict
         torch.testing.assert_close(found[path], module(*args, **kwargs)[1], rtol=0, atol=1e-9, msg=path)
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # torch's, of a faster path
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # from torch, about a faster path
 @pytest.mark.parametrize("masks", MASK_SETS)
 @pytest.mark.parametrize("name", ["torch-post", "torch-pre"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_equals_torch_nn_transformer(name, masks, implementation):
-    """Hidden states, every gradient and the attention weights."""
+    """In hidden states, gradients and attention weights."""
     torch.manual_seed(0)
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 23, "decoder_vocab_size": 19}
