@@ -266,61 +266,14 @@ def copy_into(theirs: nn.Module, ours: nn.Module, convert) -> None:
     theirs.norm.weight.data, theirs.norm.bias.data = convert(ours.layer_norm.weight), convert(ours.layer_norm.bias)
 
 
-MASK_SETS = ["none", "key padding", "all", "all, float"]
-
-
-def torch_masks(kind: str) -> dict[str, torch.Tensor]:
-    """
-    Masks by their names in torch.nn.Transformer, where True hides; always causal. No row is hidden completely, which
-    would give NaN there.
-    """
-    source_padding = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]).bool()
-    target_padding = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
-    source_square, memory_square = torch.rand(6, 6) < 0.3, torch.rand(5, 6) < 0.3
-    source_square[:, 0] = memory_square[:, 0] = False
+def causal_and_padding(has_padding: bool) -> dict[str, torch.Tensor]:
+    """Masks by their names in torch.nn.Transformer, where True hides."""
     masks = {"tgt_mask": torch.ones(5, 5).triu(1).bool()}
-    if kind in ("key padding", "all", "all, float"):
+    if has_padding:
+        source_padding = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]).bool()
         masks |= {"src_key_padding_mask": source_padding, "memory_key_padding_mask": source_padding}
-        masks |= {"tgt_key_padding_mask": target_padding}
-    if kind in ("all", "all, float"):
-        masks |= {"src_mask": source_square, "memory_mask": memory_square}
-    if kind == "all, float":
-        return {
-            name: torch.randn(mask.shape, dtype=torch.float64).masked_fill(mask, float("-inf"))
-            for name, mask in masks.items()
-        }
+        masks |= {"tgt_key_padding_mask": torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()}
     return masks
-
-
-def combined(square: torch.Tensor | None, padding: torch.Tensor | None) -> torch.Tensor | None:
-    """Torch's two masks as one of ours: 2-D if there is only padding, else 4-D."""
-    if square is None:
-        return None if padding is None else ~padding
-    parts = [square[None, None]] + ([] if padding is None else [padding[:, None, None]])
-    if square.is_floating_point():
-        return sum(parts).expand(2, 1, -1, -1)
-    return ~(parts[0] if len(parts) == 1 else parts[0] | parts[1])
-
-
-def our_inputs(masks: dict[str, torch.Tensor], source: torch.Tensor, target: torch.Tensor) -> tuple[dict, dict]:
-    """The same masks as inputs of our encoder and decoder. PyTorch counts positions of padding, so they are given."""
-    # The decoder makes a boolean 2-D mask causal itself.
-    causal = masks["tgt_mask"] if masks["tgt_mask"].is_floating_point() else None
-    cross = combined(masks.get("memory_mask"), masks.get("memory_key_padding_mask"))
-    if cross is not None and cross.ndim == 4:
-        cross = cross.expand(2, 1, 5, 6)
-    encoder = {
-        "input_ids": source,
-        "attention_mask": combined(masks.get("src_mask"), masks.get("src_key_padding_mask")),
-        "position_ids": torch.arange(6)[None],
-    }
-    decoder = {
-        "input_ids": target,
-        "attention_mask": combined(causal, masks.get("tgt_key_padding_mask")),
-        "encoder_attention_mask": cross,
-        "position_ids": torch.arange(5)[None],
-    }
-    return encoder, decoder
 
 
 def embedded(stack: nn.Module, ids: torch.Tensor) -> torch.Tensor:
@@ -328,28 +281,12 @@ def embedded(stack: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     return stack.embed_positions.add(stack.embed(ids, None), torch.arange(ids.shape[1])[None]).detach()
 
 
-def check_weights(ours: ScratchModel, encoder_inputs: dict, decoder_inputs: dict, captured: dict) -> None:
-    """Compare the attention weights of every layer with those of PyTorch's modules in the captured calls."""
-    found = {}
-    for index, weights in enumerate(ours.encoder(**encoder_inputs, output_attentions=True).attentions):
-        found[f"encoder.layers.{index}.self_attn"] = weights
-    outputs = ours.decoder(**decoder_inputs, output_attentions=True)
-    for index in range(2):
-        found[f"decoder.layers.{index}.self_attn"] = outputs.attentions[index]
-        found[f"decoder.layers.{index}.multihead_attn"] = outputs.cross_attentions[index]
-    assert set(found) == set(captured)
-    for path, (module, args, kwargs) in captured.items():
-        module._forward_pre_hooks.clear()
-        kwargs = kwargs | {"need_weights": True, "average_attn_weights": False}
-        torch.testing.assert_close(found[path], module(*args, **kwargs)[1], rtol=0, atol=1e-9, msg=path)
-
-
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # from torch, about a faster path
-@pytest.mark.parametrize("masks", MASK_SETS)
+@pytest.mark.parametrize("has_padding", [False, True])
 @pytest.mark.parametrize("name", ["torch-post", "torch-pre"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_equals_torch_nn_transformer(name, masks, implementation):
-    """In hidden states, gradients and attention weights."""
+def test_equals_torch_nn_transformer(name, has_padding, implementation):
+    """In hidden states and gradients."""
     torch.manual_seed(0)
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 23, "decoder_vocab_size": 19}
@@ -362,20 +299,23 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
     for stack in ("encoder", "decoder"):
         copy_into(getattr(theirs, stack), getattr(ours, stack), lambda parameter: parameter.detach().clone())
     source, target = torch.randint(4, 19, (2, 6)), torch.randint(4, 19, (2, 5))
-    chosen = torch_masks(masks)
-    encoder_inputs, decoder_inputs = our_inputs(chosen, source, target)
-    memory = ours.encoder(**encoder_inputs).last_hidden_state
-    decoder_inputs["encoder_hidden_states"] = memory
-    decoded = ours.decoder(**decoder_inputs).last_hidden_state
-
-    captured = {}
-    for path, module in theirs.named_modules():
-        if isinstance(module, nn.MultiheadAttention):
-            hook = lambda module, args, kwargs, path=path: captured.update({path: (module, args, kwargs)})  # noqa: E731
-            module.register_forward_pre_hook(hook, with_kwargs=True)
-    encoder_masks = {"mask": chosen.get("src_mask"), "src_key_padding_mask": chosen.get("src_key_padding_mask")}
-    expected_memory = theirs.encoder(embedded(ours.encoder, source), **encoder_masks)
-    decoder_masks = {key: mask for key, mask in chosen.items() if not key.startswith("src")}
+    masks = causal_and_padding(has_padding)
+    ours_masks = {name: ~mask for name, mask in masks.items()}
+    # torch.nn.Transformer gives padding positions too, so positions are passed here.
+    memory = ours.encoder(
+        source, ours_masks.get("src_key_padding_mask"), position_ids=torch.arange(6)[None]
+    ).last_hidden_state
+    decoded = ours.decoder(
+        target,
+        ours_masks.get("tgt_key_padding_mask"),  # the decoder makes it causal
+        memory,
+        ours_masks.get("memory_key_padding_mask"),
+        position_ids=torch.arange(5)[None],
+    ).last_hidden_state
+    expected_memory = theirs.encoder(
+        embedded(ours.encoder, source), src_key_padding_mask=masks.get("src_key_padding_mask")
+    )
+    decoder_masks = {key: mask for key, mask in masks.items() if not key.startswith("src")}
     expected = theirs.decoder(embedded(ours.decoder, target), expected_memory, **decoder_masks)
     torch.testing.assert_close(memory, expected_memory, rtol=0, atol=1e-9)
     torch.testing.assert_close(decoded, expected, rtol=0, atol=1e-9)
@@ -388,4 +328,3 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
         copy_into(getattr(gradients, stack), getattr(ours, stack), lambda parameter: parameter.grad.clone())
     for (path, gradient), parameter in zip(gradients.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(gradient.data, parameter.grad, rtol=1e-9, atol=1e-9, msg=path)
-    check_weights(ours, encoder_inputs, decoder_inputs, captured)

@@ -3,7 +3,6 @@
 import math
 import re
 import signal
-import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -126,20 +125,9 @@ def test_signals_ask_to_stop(number):
     assert stop.reason == number.name
 
 
-def endless(folder: Path) -> tuple[str, ...]:
-    return (*SMALL_RUN, *few_sentences(), *ENDLESS, f"output_dir={folder}")
-
-
-def test_a_signal_from_outside_leaves_a_checkpoint(tmp_path):
-    process = start(tmp_path / "stderr", train_one, *endless(tmp_path / "run"))
-    process.wait_for("step 2 ")
-    process.signal(signal.SIGINT)
-    assert process.end() == 75, process.output
-    assert steps(tmp_path / "run") == [int(re.search(r"stopped by SIGINT after update (\d+)", process.output)[1])]
-
-
 def test_a_process_that_dies_ends_the_others(tmp_path):
-    first, second = start_group(tmp_path, train_one, [endless(tmp_path / "run")] * 2)
+    options = [*SMALL_RUN, *few_sentences(), *ENDLESS, f"output_dir={tmp_path / 'run'}"]
+    first, second = start_group(tmp_path, train_one, [options] * 2)
     first.wait_for("step 2 ")
     second.kill()
     assert first.end(30) == 2
@@ -212,30 +200,6 @@ def fails(capsys, run: Path, *overrides: str, **options) -> str:
     assert stop.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     return line
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 4 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def test_a_run_on_a_full_disk_keeps_its_checkpoints_and_resumes_with_more_room(small_disk, whole, capsys):
-    run, options = small_disk / "run", [*AVERAGING, "checkpoints.every=1", "checkpoints.keep_last=100"]
-    assert "bytes are free" in fails(capsys, run, *options)
-    assert steps(run)
-    for step in steps(run):
-        ScratchForConditionalGeneration.from_pretrained(RunFolder(run).checkpoints.path(step))
-    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    quick_run(run, *options, resume=True)
-    losses, expected = ([record[:5] for record in records(each) if record[2] == "train"] for each in (run, whole))
-    assert losses == expected
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_no_files(tmp_path, monkeypatch, capsys):

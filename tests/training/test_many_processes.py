@@ -71,32 +71,19 @@ def test_processes_must_have_the_same_recipe(tmp_path):
 # -- launchers ---------------------------------------------------------------------------------------------------------
 
 
-def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str]:
-    """Run two launchers with one process each, as docs/scaling.md documents: their exit codes and output."""
-    port, nodes = port_of_launchers(), []
-    for rank, options in enumerate(options_of_each):
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]
-        command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
-        command += ["train.py", *SMALL_RUN, *options]
-        nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    output = [node.communicate(timeout=120)[1] for node in nodes]
-    return [node.returncode for node in nodes], "".join(output)
-
-
 @pytest.mark.slow
 def test_launchers_of_two_nodes_train_one_model(tmp_path):
-    codes, output = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
-    assert codes == [0, 0], output
+    """As docs/scaling.md documents."""
+    port, nodes = port_of_launchers(), []
+    for rank in range(2):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]
+        command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
+        command += ["train.py", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+        nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+    output = "".join(node.communicate(timeout=120)[1] for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], output
     assert len(read_metrics(tmp_path / "run", "train")) == 20
     assert not list((tmp_path / "run").glob(".seen-by-all-*"))
-
-
-@pytest.mark.slow
-def test_launchers_of_two_nodes_that_share_nothing_are_refused(tmp_path):
-    codes, output = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
-    assert 0 not in codes
-    assert "error: process 1" in output, output
-    assert not list(tmp_path.iterdir())
 
 
 DYING = """
