@@ -32,7 +32,6 @@ from transformers import (
 
 from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.training.fused_loss import TrainingLoss
 
 
 @pytest.fixture
@@ -67,24 +66,6 @@ def test_compiled_forward_equals_eager(fields, make_model, inputs):
 @pytest.mark.slow
 def test_inductor_equals_eager(make_model, inputs):
     check_compiled(make_model(**SHALLOW), inputs, "inductor")
-
-
-@pytest.mark.slow
-def test_the_compiled_fused_loss_equals_the_plain_one(make_model, inputs):
-    model = make_model()
-    inputs["labels"][1, 2:] = -100
-    logits = model(**inputs).logits
-    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1)
-    torch._dynamo.reset()
-    expected.backward()
-    gradients = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    loss, _ = compiled(**inputs, fused_loss=TrainingLoss(label_smoothing=0.1)).loss
-    torch.testing.assert_close(loss, expected)
-    loss.backward()
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)
 
 
 class Logits(torch.nn.Module):

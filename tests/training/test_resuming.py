@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import torch
 from conftest import (
     SMALL_RUN,
     Killed,
@@ -30,7 +29,7 @@ from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.data.tokenizer import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.training import checkpoints, inputs
-from modeling_scratch.training.checkpoints import _differences, _random_states, _restore_random_states
+from modeling_scratch.training.checkpoints import _differences
 from modeling_scratch.training.folder import OPTIMIZER, STATE
 from modeling_scratch.training.progress import Progress
 
@@ -299,33 +298,6 @@ def test_keys_that_change_no_update_may_change(two_updates, capsys):
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 4]
     generation = json.loads((two_updates / "generation_config.json").read_text())
     assert generation.get("num_beams", 1) == 1
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """Stands for a GPU whose random state is `gpu[0]`."""
-    state = [torch.arange(4, dtype=torch.uint8)]
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: state[0])
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value: state.__setitem__(0, value))
-    return state
-
-
-# For a single process, Accelerate's device has no index.
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "cpu"])
-def test_random_states_of_the_device_are_restored(device, gpu, tmp_path):
-    torch.save(_random_states(torch.device(device)), tmp_path / "states")
-    expected, was = torch.rand(3), gpu[0]
-    gpu[0] = torch.arange(4, 8, dtype=torch.uint8)
-    assert _restore_random_states(tmp_path / "states", torch.device(device))
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(gpu[0], was) == (device != "cpu")
-
-
-def test_random_states_of_another_device_are_not_restored(gpu, tmp_path):
-    torch.save(_random_states(torch.device("cpu")), tmp_path / "states")
-    before = torch.get_rng_state()
-    assert not _restore_random_states(tmp_path / "states", torch.device("cuda"))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_run_resumes_on_other_hardware_and_logs_what_differs(two_updates, monkeypatch, capsys):
