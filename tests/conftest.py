@@ -47,7 +47,7 @@ elif not torch.cuda.is_available():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-torch.set_num_threads(1)  # whatever OMP_NUM_THREADS is: workers forked beside OpenMP threads would deadlock
+torch.set_num_threads(1)  # even if OMP_NUM_THREADS differs: workers forked beside OpenMP threads would deadlock
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 

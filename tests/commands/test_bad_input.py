@@ -37,7 +37,7 @@ def test_any_process_reports_that_it_ran_out_of_memory(capsys):
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), ModuleNotFoundError("x"), ValueError("x")])
-def test_only_errors_while_reading_a_file_are_the_users(error, tmp_path, capsys):
+def test_only_errors_while_reading_a_file_are_user_errors(error, tmp_path, capsys):
     for where, code in ((reading(tmp_path, "cannot be read: "), 2), (nullcontext(), 1)):
         with pytest.raises(SystemExit) as stop, one_line_errors(debug=False), where:
             raise error

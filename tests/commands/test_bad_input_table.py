@@ -115,7 +115,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:`log_with=:UserWarning")  # Accelerate's, of a tracker that is not installed
 @pytest.mark.parametrize(("command", "key", "word"), entries(), ids=[command for command, *_ in entries()])
-def test_bad_input(command, key, word, folder, monkeypatch):
+def test_a_bad_command_line_ends_with_one_line_and_writes_nothing(command, key, word, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
     code, line, out = run_line(command, folder)

@@ -84,7 +84,7 @@ def test_the_service_starts_with_its_extra(tmp_path, trained):
 
 
 @pytest.mark.slow
-def test_models_are_converted(run_base, make_model, tmp_path):
+def test_models_are_converted_without_extras(run_base, make_model, tmp_path):
     same = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_attention_heads": 4}
     make_model(**same).save_pretrained(tmp_path / "model")
     result = run_base("modeling_scratch", "convert", "to-torch", str(tmp_path / "model"), str(tmp_path / "weights.pt"))

@@ -14,7 +14,6 @@ from conftest import ROOT, quick_run
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub import push as hub
-from modeling_scratch.training.stopping import StopRequest
 
 SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
 
@@ -117,10 +116,3 @@ def test_ctrl_c_during_imports_prints_no_traceback(seconds, tmp_path):
         assert process.returncode in (-signal.SIGINT, 130)
         assert "Traceback" not in output
     assert not any(tmp_path.iterdir())
-
-
-def test_nohup_is_respected(monkeypatch, tmp_path):
-    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else None)
-    with StopRequest() as stop:
-        assert signal.SIGHUP not in stop._before
-        assert signal.SIGTERM in stop._before

@@ -33,7 +33,7 @@ def test_batches_have_little_padding():
     assert longest.sum() / padded > 0.95
 
 
-def test_batches_depend_on_the_seed_and_the_epoch_alone():
+def test_batches_depend_only_on_the_seed_and_the_epoch():
     def batches(seed, epoch):
         return [batch.tolist() for batch in plan_epoch(SOURCE, TARGET, 200, seed, epoch).batches]
 
@@ -55,7 +55,7 @@ def test_any_number_of_processes_and_micro_batches_share_the_same_batches(proces
         assert plan.target_tokens(update) == TARGET[batch].sum()
 
 
-def test_a_pair_is_in_as_many_batches_of_an_epoch_as_its_weight_on_average():
+def test_the_weight_of_a_pair_is_its_mean_number_of_copies_in_an_epoch():
     weights = np.repeat([1.0, 0.25, 3.0, 1.5], 125)
     epochs = [np.bincount(np.concatenate(_weighted(epoch, weights).batches), minlength=500) for epoch in range(200)]
     assert {tuple(counts[:125]) for counts in epochs} == {(1,) * 125}

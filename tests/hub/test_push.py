@@ -73,7 +73,7 @@ def test_a_push_deletes_files_the_model_no_longer_has_and_keeps_foreign_ones(hub
     assert "curves.png" not in card(hub)
 
 
-def test_branches_and_tags(hub, run, push):
+def test_a_push_to_a_branch_with_a_tag_leaves_main_unchanged(hub, run, push):
     push(private=True)
     assert hub.repositories[MODEL].private
     first = hub.tree(MODEL)

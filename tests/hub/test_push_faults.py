@@ -26,22 +26,22 @@ PUSHES = {
 }
 FAULTS = {
     "reset": {"kind": "reset"},
-    "reset for ever": {"kind": "reset", "times": None},
+    "reset forever": {"kind": "reset", "times": None},
     "lost response": {"kind": "lose"},
     "silence": {"kind": "silence"},
-    "silence for ever": {"kind": "silence", "times": None},
+    "silence forever": {"kind": "silence", "times": None},
     "delay": {"kind": "delay", "seconds": 0.05},
     "500": {"kind": 500},
-    "503 for ever": {"kind": 503, "times": None},
+    "503 forever": {"kind": 503, "times": None},
     "refused": {"kind": 403, "times": None, "words": "No space left: {token}"},
 }
-FAST = {("a model", "lost response"), ("a model by Xet", "reset for ever")}
+FAST = {("a model", "lost response"), ("a model by Xet", "reset forever")}
 CASES = [
     pytest.param(push, fault, id=f"{fault} at {push}", marks=[] if (push, fault) in FAST else pytest.mark.slow)
     for push in PUSHES
     for fault in FAULTS
 ]
-LIMITS = {"silence": 0.3, "silence for ever": 0.3}  # seconds to wait for a response; for the other faults 10
+LIMITS = {"silence": 0.3, "silence forever": 0.3}  # seconds to wait for a response; for the other faults 10
 LONGEST = 20.0  # seconds for a push
 
 

@@ -11,6 +11,7 @@ import torch
 from choices import FAST, slowly_every_choice_but, two_choices_and_slowly_every
 from conftest import (
     CHOICES,
+    DISTINCT,
     FEW_LAYERS,
     ROOT,
     SHALLOW,
@@ -44,7 +45,12 @@ def inputs(sentences):
 # -- compiling and exporting -------------------------------------------------------------------------------------------
 
 
-def check_compiled(model, inputs, backend):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "fields"), [*(("aot_eager", fields) for fields in DISTINCT.values()), ("inductor", {})]
+)
+def test_a_compiled_forward_pass_equals_eager(backend, fields, make_model, inputs):
+    model = make_model(**SHALLOW, **fields)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     results = []
@@ -52,20 +58,8 @@ def check_compiled(model, inputs, backend):
         model.zero_grad()
         output = forward(**inputs)
         output.loss.backward()
-        results.append((output.loss, output.logits, [parameter.grad.clone() for parameter in model.parameters()]))
-    for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
-
-
-# By default only the paper's architecture; test_generation.py compiles a modern one.
-@slowly_every_choice_but("default")
-def test_compiled_forward_equals_eager(fields, make_model, inputs):
-    check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
-
-
-@pytest.mark.slow
-def test_inductor_equals_eager(make_model, inputs):
-    check_compiled(make_model(**SHALLOW), inputs, "inductor")
+        results.append([output.loss, output.logits, *(parameter.grad.clone() for parameter in model.parameters())])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-5)
 
 
 class Logits(torch.nn.Module):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import SMALL_MODEL, run_command
 from datasets import Dataset
+from search_cases import log_probabilities
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 from translators import CORPUS, SENTENCES, by_hand, load, make_folder
@@ -92,28 +93,6 @@ def test_empty_sentences_are_not_translated(translator, monkeypatch):
     assert translator([""], num_return_sequences=3) == [[empty | {"score": 0.0}] * 3]
 
 
-def reported(model, source, **generation) -> list[float]:
-    """The log-probabilities of the translations, (translations,), from the scores of Transformers' own loops."""
-    options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    output = GenerationMixin.generate(model, **source, **options, **generation)
-    sums = []
-    for row, sequence in enumerate(output.sequences):
-        tokens = sequence[1:].tolist()
-        if 2 in tokens:
-            tokens = tokens[: tokens.index(2) + 1]
-        total = 0.0
-        for step, token in enumerate(tokens):
-            if "beam_indices" in output:  # scores are log-probabilities, one row per beam
-                total += output.scores[step][output.beam_indices[row, step], token].item()
-            else:
-                total += output.logits[step][row].log_softmax(-1)[token].item()
-        sums.append(total)
-    if "beam_indices" in output:
-        tokens = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
-        assert tokens.sum(dim=1).tolist() == pytest.approx(sums, abs=1e-4)
-    return sums
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -125,20 +104,20 @@ def reported(model, source, **generation) -> list[float]:
     ],
     ids=str,
 )
-def test_scores_are_the_log_probabilities_that_generate_reports(settings, folders):
-    translator = load(folders["two"])
-    sample = settings.get("do_sample", False)
-    batch = SENTENCES[:1] if sample else SENTENCES[:5]  # what is sampled depends on the batch
+def test_scores_are_the_log_probabilities_of_the_translations(settings, folders):
+    translator, (end, pad) = load(folders["two"]), (2, 0)
+    is_sampled = settings.get("do_sample", False)
+    batch = SENTENCES[:1] if is_sampled else SENTENCES[:5]  # samples depend on the batch
     torch.manual_seed(5)
     results = translator(batch, return_scores=True, **settings)
-    for sentence, result in zip(batch, results, strict=True):
-        result = result if isinstance(result, list) else [result]
+    found = [[each["score"] for each in (result if isinstance(result, list) else [result])] for result in results]
+    for sentence, scores in zip(batch, found, strict=True):
+        source = translator.tokenizer(sentence, return_tensors="pt")
         torch.manual_seed(5)
-        expected = reported(translator.model, translator.tokenizer(sentence, return_tensors="pt"), **settings)
-        if sample:
-            expected.sort(reverse=True)
-        assert [each["score"] for each in result] == pytest.approx(expected, abs=1e-4)
-    assert len({each["score"] for result in results for each in (result if isinstance(result, list) else [result])}) > 1
+        sequences = GenerationMixin.generate(translator.model, **source, **settings)
+        expected = log_probabilities(translator.model, source, sequences, [end], pad).tolist()
+        assert scores == pytest.approx(sorted(expected, reverse=True) if is_sampled else expected, abs=1e-4)
+    assert len(set(chain(*found))) > 1
 
 
 def test_the_inherited_loops_give_no_scores(translator):
@@ -384,7 +363,8 @@ def test_the_pipeline_has_the_requested_dtype_and_device(folders):
 def test_trusted_code_translates_the_same_and_untrusted_code_is_refused(folders):
     name = str(folders["two"])
     expected = load(name)(SENTENCES)
-    trusted = pipeline("translation", model=name, trust_remote_code=True)
+    trusted = pipeline(model=name, trust_remote_code=True)  # the config names the task
+    assert trusted.task == "translation"
     assert type(trusted).__module__.startswith("transformers_modules.two.")
     assert trusted(SENTENCES) == expected
     assert trusted.target_tokenizer.get_vocab() == load_tokenizers(name)[1].get_vocab()
@@ -392,10 +372,6 @@ def test_trusted_code_translates_the_same_and_untrusted_code_is_refused(folders)
     assert json.loads(json.dumps(again.model.config.custom_pipelines)) == ScratchConfig().custom_pipelines
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         pipeline("translation", model=name)
-
-
-def test_the_config_names_the_task(folders):
-    assert pipeline(model=str(folders["one"]), trust_remote_code=True).task == "translation"
 
 
 def test_other_custom_pipelines_are_kept():

@@ -213,7 +213,7 @@ CASES = {name: model_file(name) | SMALL for name in MODELS} | {
 
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
-def test_equals_the_formulas(fields, training, monkeypatch):
+def test_every_model_and_choice_equals_the_formulas(fields, training, monkeypatch):
     torch.manual_seed(0)
     config = ScratchConfig(**fields)
     config._attn_implementation = "eager" if training else "sdpa"

@@ -77,7 +77,7 @@ def before_call(patch, method: str, number: int, do, training: bool | None = Non
         pytest.param("generate", 3, None, 8, id="while the final model is scored"),
     ],
 )
-def test_a_stopped_run_resumes_as_if_it_had_not_been_stopped(
+def test_a_stopped_run_resumes_with_the_same_updates_and_scores(
     method, call, training, step, whole, tmp_path, monkeypatch, capsys
 ):
     run = tmp_path / "run"
@@ -117,12 +117,19 @@ def test_two_interrupts_end_a_run_at_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_signals_ask_to_stop(number):
+def test_a_signal_requests_a_stop(number):
     with StopRequest() as stop:
         assert not stop
         signal.raise_signal(number)
         assert stop
     assert stop.reason == number.name
+
+
+def test_under_nohup_sighup_is_ignored(monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else None)
+    with StopRequest() as stop:
+        assert signal.SIGHUP not in stop._before
+        assert signal.SIGTERM in stop._before
 
 
 def test_a_process_that_dies_ends_the_others(tmp_path):
@@ -153,7 +160,7 @@ def test_a_data_worker_does_not_outlive_its_process(tmp_path):
 @pytest.mark.parametrize(
     ("mode", "kills"), [("one", 3), ("two", 3), ("stream", 3), ("two-stream", 3), ("one-compiled", 1)]
 )
-def test_ended_by_signals_at_random_moments(mode, kills, tmp_path):
+def test_a_run_ended_by_signals_at_random_moments_resumes(mode, kills, tmp_path):
     outcome = survive(mode, kills, tmp_path)
     assert outcome.kills == kills
     assert outcome.identical

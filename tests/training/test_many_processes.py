@@ -164,7 +164,7 @@ def test_torchrun_understands_the_documented_command():
 
 # -- SLURM -------------------------------------------------------------------------------------------------------------
 
-# Two nodes on this machine with a process each. They share an address, so they are told which one is the first.
+# Two nodes on this machine with a process each. Their addresses are equal, so an option says which one is the first.
 STUBS = {
     "scontrol": "echo 127.0.0.1; echo 127.0.0.2",
     "srun": 'for node in 0 1; do SLURM_NODEID=$node "$@" & done; wait -n && wait -n',

@@ -143,7 +143,7 @@ def check_resuming(whole: dict[str, Path], pairs: list[tuple[str, str]], folder:
         torch.testing.assert_close(load_file(found / "model.safetensors"), weights, atol=1e-9, rtol=0)
 
 
-def test_runs_resume_sharded_or_not_whatever_they_were(trained_as, tmp_path):
+def test_sharded_runs_resume_unsharded_and_the_reverse(trained_as, tmp_path):
     whole = {kind: trained_as / kind / "all tied" for kind in ("1", "2 sharded")}
     pairs = [("1", "2 sharded"), ("2 sharded", "1"), ("2 sharded", "2 sharded")]
     check_resuming(whole, pairs, tmp_path)
