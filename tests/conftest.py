@@ -176,7 +176,7 @@ def padded(sentences, length, side="right", pad=0):
 
 
 def located(embed_positions, position_ids, width=32) -> list[torch.Tensor]:
-    """What a stack's position embedding adds to embeddings of zeros, its rotation and its bias, where it has them."""
+    """What a stack's position embedding adds to embeddings of zeros, its rotation and its bias, if it has them."""
     zeros = torch.zeros(*position_ids.shape, width)
     rotation = embed_positions.rotation(zeros, position_ids) or ()
     bias = embed_positions.bias(zeros, position_ids, position_ids)

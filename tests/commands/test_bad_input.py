@@ -107,7 +107,7 @@ def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
     assert "optimization.learning_rate" in line
     step = int(re.search(r"update (\d+)", line)[1])
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept[-1] == f"step-{step - 4:07d}"  # the last one before them
+    assert kept[-1] == f"step-{step - 4:07d}"  # the last checkpoint before them
     for tensor in load_file(tmp_path / "run" / "checkpoints" / kept[-1] / "model.safetensors").values():
         assert torch.isfinite(tensor).all()
 

@@ -62,7 +62,7 @@ def test_modules_only_import_from_their_folder_and_below():
 
 @pytest.mark.parametrize("name", LOWEST)
 def test_the_lowest_modules_import_only_the_standard_library(name):
-    """At the top, so that they need no extra."""
+    """At their top, so that no extra is needed to import them."""
     path = PACKAGE / f"{name}.py"
     tops = {name.split(".")[0] for name in imported(path, parsed(path).body)}
     assert tops <= sys.stdlib_module_names | {"modeling_scratch"}
@@ -83,7 +83,7 @@ def test_public_names_and_modules_are_unique():
 
 
 def test_temporary_folders_are_made_by_files_py():
-    """Which deletes them even if a signal ends the process, unlike Python's own functions."""
+    """It deletes them even if a signal ends the process, unlike Python's own functions."""
     for path in MODULES:
         names = {
             each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in ast.walk(parsed(path))

@@ -1,4 +1,4 @@
-"""Model cards: what a run's records say is on the card, and the owner's edits survive an update."""
+"""A model card shows the records of a run, and an update keeps the edits of its owner."""
 
 import importlib.metadata
 import json

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,58 +62,52 @@ def test_the_check_announces_that_it_runs_code_and_cleans_up_after_a_signal(run,
     assert list(temporary.iterdir()) == []
 
 
-def damage(run: Path, how: str) -> None:
-    if how == "nan":
-        change_weights(run, float("nan"))
-    elif how == "truncated":
-        (run / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes()[:-100])
-    elif how == "imports":
-        (run / "loss.py").write_text("import no_such_package\n" + (run / "loss.py").read_text())
-    elif how == "neighbour":
-        (run / "loss.py").unlink()
-    elif how == "weights missing":
-        weights = load_file(run / WEIGHTS)
-        weights.pop("model.encoder.layers.0.self_attn.q_proj.weight")
-        save_file(weights, run / WEIGHTS, {"format": "pt"})
-    elif how == "other code":
-        text = (run / "position_embeddings.py").read_text()
-        (run / "position_embeddings.py").write_text(text.replace("10000.0", "20000.0"))
-    elif how == "token":
-        config = json.loads((run / "config.json").read_text())
-        (run / "config.json").write_text(json.dumps(config | {"note": "hf_" + "a" * 30}))
-    elif how == "connection":
-        text = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
-        (run / "fast_cpu.py").write_text((run / "fast_cpu.py").read_text() + text)
-    elif how == "pipeline":
-        text = (run / "translation_pipeline.py").read_text()
-        (run / "translation_pipeline.py").write_text(
-            text.replace('"translation_text": text', '"translation_text": "x"')
-        )
+def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    """Replaces the first occurrence of a text in a file of the folder."""
+
+    def edited(run: Path) -> None:
+        text = (run / name).read_text()
+        assert old in text
+        (run / name).write_text(text.replace(old, new, 1))
+
+    return edited
 
 
+def remove_weight(run: Path) -> None:
+    weights = load_file(run / WEIGHTS)
+    weights.pop("model.encoder.layers.0.self_attn.q_proj.weight")
+    save_file(weights, run / WEIGHTS, {"format": "pt"})
+
+
+CONNECT = "import torch\nimport socket\nsocket.create_connection(('127.0.0.1', 9))\n"
 DAMAGE = {
-    "nan": "NaN",
-    "truncated": "truncated",
-    "imports": "No module named 'no_such_package'",
-    "neighbour": "loss.py",
-    "weights missing": r"missing.*model.encoder.layers.0.self_attn.q_proj",
-    "other code": r"logits \(by ",
-    "token": "config.json.*token",
-    "connection": "connection",
-    "pipeline": "pipeline: ",
+    "NaN": (lambda run: change_weights(run, float("nan")), "NaN"),
+    "truncated": (lambda run: (run / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes()[:-100]), "truncated"),
+    "weights missing": (remove_weight, r"missing.*model.encoder.layers.0.self_attn.q_proj"),
+    "file missing": (lambda run: (run / "loss.py").unlink(), "loss.py"),
+    "token": (edit("config.json", "{", f'{{"note": "hf_{"a" * 30}",'), "config.json.*token"),
+}
+# Found only in a fresh process, as on a stranger's machine. A default test that starts one is in test_push.py.
+DAMAGE_FOR_STRANGERS = {
+    "import": (edit("loss.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
+    "other code": (edit("position_embeddings.py", "10000.0", "20000.0"), r"logits \(by "),
+    "pipeline": (edit("translation_pipeline.py", '"translation_text": text', '"translation_text": "x"'), "pipeline: "),
+    "connection": (edit("attention.py", "import torch\n", CONNECT), "connection"),
 }
 
 
-# Found only in a fresh process, as on a stranger's machine. A default test that starts one is in test_push.py.
-SLOW = ["imports", "other code", "pipeline", "connection"]
-
-
-@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how in SLOW)) for how in DAMAGE])
-def test_damage_to_a_folder_is_found(how, run, tmp_path):
-    damage(run, how)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        *(pytest.param(*case, id=name) for name, case in DAMAGE.items()),
+        *(pytest.param(*case, id=name, marks=pytest.mark.slow) for name, case in DAMAGE_FOR_STRANGERS.items()),
+    ],
+)
+def test_damage_to_a_folder_is_found(damage, message, run, tmp_path):
+    damage(run)
     copy = tmp_path / "copy"
     copy.mkdir()
-    with pytest.raises(ValueError, match=DAMAGE[how]) as error:
+    with pytest.raises(ValueError, match=message) as error:
         check_model(run, copy, run_of(run))
     assert str(copy) not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Whatever request of a push fails: the repository has the old or the new revision, and a second push succeeds."""
+"""If any request of a push fails, the repository has the old or the new revision, and a second push succeeds."""
 
 import re
 import shutil

@@ -121,7 +121,7 @@ def test_a_padded_batch_equals_the_formulas_for_each_sentence(kind, implementati
     weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     total = 0.0
     for index, (one, other) in enumerate(zip(sources, targets, strict=True)):
-        if side == "middle":  # in the order that they have there
+        if side == "middle":  # in their order in the batch
             one, other = ids[index][mask[index] == 1], target[index][target_mask[index] == 1]
         logits = Reference(fields, weights).logits(one[None], torch.ones(1, len(one)), other[None])[0]
         torch.testing.assert_close(output.logits[index][target_mask[index] == 1], logits, rtol=0, atol=1e-10)

@@ -219,7 +219,7 @@ def test_every_model_and_choice_equals_the_formulas(fields, training, monkeypatc
     config._attn_implementation = "eager" if training else "sdpa"
     model = ScratchForConditionalGeneration(config).double().train(training)
     for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=0.05, std=0.3)  # with biases and norms that matter
+        nn.init.normal_(parameter, mean=0.05, std=0.3)  # so that every bias and norm matters
     if training:
         monkeypatch.setattr(nn.Dropout, "forward", lambda self, states: drop(states, self.p) if self.p else states)
         monkeypatch.setattr(nn.functional, "dropout", lambda x, p: drop(x, p) if p else x)
@@ -301,7 +301,7 @@ def test_equals_torch_nn_transformer(name, has_padding, implementation):
     source, target = torch.randint(4, 19, (2, 6)), torch.randint(4, 19, (2, 5))
     masks = causal_and_padding(has_padding)
     ours_masks = {name: ~mask for name, mask in masks.items()}
-    # torch.nn.Transformer gives padding positions too, so positions are passed here.
+    # torch.nn.Transformer counts positions of padding, so positions are passed here.
     memory = ours.encoder(
         source, ours_masks.get("src_key_padding_mask"), position_ids=torch.arange(6)[None]
     ).last_hidden_state

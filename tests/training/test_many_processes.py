@@ -73,7 +73,7 @@ def test_processes_must_have_the_same_recipe(tmp_path):
 
 @pytest.mark.slow
 def test_launchers_of_two_nodes_train_one_model(tmp_path):
-    """As docs/scaling.md documents."""
+    """With the command of docs/scaling.md."""
     port, nodes = port_of_launchers(), []
     for rank in range(2):
         command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]

@@ -120,7 +120,7 @@ def test_fine_tuning_warns_about_a_test_set_that_it_made_worse(tmp_path, caplog)
     assert re.match(rf"old: .*{lost:.2f}.*p = 0\.00", warning)
     caplog.clear()
     append_record(tmp_path, {"step": 0, "split": "before", "name": "old", "num_beams": 5, "bleu": 50.0})
-    scores_before(*given, {"old": wrong})  # the score of before is of other references
+    scores_before(*given, {"old": wrong})  # its earlier score is of other references
     assert "old: not compared" in caplog.text
 
 
