@@ -283,29 +283,6 @@ def test_lora_trains_saves_loads_and_merges(fields, make_wide_model, inputs, tmp
     torch.testing.assert_close(again(**inputs).logits, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3),
-        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj", "embed_tokens", "lm_head"]),
-        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["v_proj"], trainable_token_indices=[5, 6]),
-    ],
-    ids=["prompt tuning", "embeddings and head", "tokens"],
-)
-def test_other_methods_of_peft_train(config, make_model, inputs):
-    tuned = peft.get_peft_model(make_model(share_encoder_decoder_embeddings=False, tie_word_embeddings=False), config)
-    trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=0.05)
-    losses = []
-    for _ in range(8):
-        loss = tuned(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    assert all(parameter.grad is not None for parameter in trained)
-
-
 def test_seq2seq_trainer_accumulates_gradients_translates_and_saves(make_model, tmp_path):
     sources = ["The cat sleeps.", "The old man sees her.", "We run.", "The dog can see the old cat today."] * 2
     targets = ["Die Katze schläft.", "Der alte Mann sieht sie.", "Wir laufen.", "Der Hund kann sie sehen."] * 2

@@ -348,15 +348,6 @@ def test_a_pickled_model_has_no_token(folders):
     assert copy.deepcopy(model).hub_options == {}
 
 
-def test_the_pipeline_has_the_requested_dtype_and_device(folders):
-    translator = load(folders["one"], dtype=torch.bfloat16, device="cpu", batch_size=3)
-    assert translator.model.dtype == translator.dtype == torch.bfloat16
-    assert translator.device == torch.device("cpu")
-    results = translator(SENTENCES, return_scores=True)
-    assert len(results) == 12
-    assert all(result["score"] < 0 for result in results)
-
-
 # -- code that travels -------------------------------------------------------------------------------------------------
 
 

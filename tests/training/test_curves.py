@@ -62,13 +62,6 @@ def test_without_label_smoothing_there_is_one_training_loss():
     assert OBJECTIVE not in panels([record | {"loss": record.get("cross_entropy", 1.0)} for record in records()])
 
 
-def test_the_smoothed_loss_of_older_records_is_not_compared_with_validation():
-    old = [{key: value for key, value in record.items() if key != "cross_entropy"} for record in records()]
-    training, validation = panels(old)[LOSS].lines
-    assert (len(training.get_xdata()), len(validation.get_xdata())) == (0, 2)
-    assert len(panels(old)[OBJECTIVE].lines[0].get_xdata()) == 20
-
-
 def test_a_missing_value_is_a_gap():
     metrics = records()
     del metrics[4]["loss"], metrics[4]["cross_entropy"]

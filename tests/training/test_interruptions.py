@@ -72,7 +72,6 @@ def before_call(patch, method: str, number: int, do, training: bool | None = Non
     ("method", "call", "training", "step"),
     [
         pytest.param("forward", 4, True, 4, id="where a checkpoint and an evaluation are due"),
-        pytest.param("forward", 1, False, 4, id="in the loss of an evaluation"),
         pytest.param("generate", 1, None, 4, id="in the translations of an evaluation"),
         pytest.param("generate", 3, None, 8, id="while the final model is scored"),
     ],
