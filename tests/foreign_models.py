@@ -1,4 +1,4 @@
-"""Models of other codebases with random weights: Marian, and the model of PyTorch's tutorial."""
+"""Models of other codebases with random weights, biases and norms included: Marian, and PyTorch's tutorial."""
 
 import math
 
@@ -8,7 +8,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 
-OPUS = {  # small, otherwise like the checkpoints of OPUS-MT
+OPUS = {  # like OPUS-MT's checkpoints, but small
     "vocab_size": 61,
     "d_model": 32,
     "encoder_layers": 2,
@@ -51,7 +51,7 @@ SHAPES = {
 
 @torch.no_grad()
 def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Set every weight, bias and norm to random numbers other than 0 and 1."""
+    """Set every weight, bias and norm to random numbers, none of them 0 or 1."""
     random = torch.Generator().manual_seed(seed)
     for name, weight in module.named_parameters():
         if "embed_positions" not in name:
@@ -82,7 +82,7 @@ def batch(model: MarianMTModel, sizes: tuple[int, ...] = (9, 14, 3), seed: int =
 
 
 def scratch(**fields) -> ScratchForConditionalGeneration:
-    """A model that Marian can represent, unless `fields` prevent it."""
+    """A model that Marian can express, unless `fields` say otherwise."""
     defaults = {"norm_position": "post", "final_norm": False, "lm_head_bias": True, "vocab_size": 61, "d_model": 32}
     defaults |= {"encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
     config = ScratchConfig(**(defaults | {"encoder_ffn_dim": 40, "decoder_ffn_dim": 40} | fields))

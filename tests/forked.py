@@ -41,6 +41,8 @@ class Child:
         """Its standard error so far."""
         return self.file.read_text() if self.file.exists() else ""
 
+    said = output  # the name in tests/apps
+
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of exported pages: running a page's translator in Node, and translations by `generate()`."""
+"""What the tests of exported pages share: running a page's translator in Node, and what `generate()` says."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from modeling_scratch.apps.web import runtime
 from modeling_scratch.loading import load_tokenizers, load_translator
 
 HERE = Path(__file__).parent / "apps" / "web"
-# Tests do not download anything: `make` has fetched the runtime if there is npm.
+# The tests fetch nothing: `make` has put the runtime into its cache if there is npm.
 HAS_RUNTIME = shutil.which("node") is not None and all(
     (runtime.cache_folder() / Path(name).name).is_file() for package in runtime.PACKAGES for name in package.files
 )
@@ -21,13 +21,11 @@ needs_runtime = pytest.mark.skipif(not HAS_RUNTIME, reason="needs Node.js, and s
 
 def in_node(page: Path, texts=(), cases=()) -> dict:
     """
-    Run a page's tokenizer and translator in Node.
-
     Args:
-        texts: texts to encode.
-        cases: sentences to translate, with options.
+        texts: to encode.
+        cases: sentences to translate and the options to do it with.
     """
-    # Only V8's baseline compiler, since the optimizing one takes longer than these translations.
+    # V8's baseline compiler alone: the optimizing one takes far longer over the runtime than these translations do.
     done = subprocess.run(
         ["node", "--liftoff-only", HERE / "translate.mjs", page],
         input=json.dumps({"texts": texts, "cases": cases}),
@@ -40,13 +38,13 @@ def in_node(page: Path, texts=(), cases=()) -> dict:
 
 
 def until_the_end(row: list[int], ends: list[int]) -> list[int]:
-    """A row up to its end token, without padding."""
+    """A row without what fills it up to the length of the longest one."""
     last = next((place for place, token in enumerate(row) if token in ends), len(row))
     return row[: last + 1]
 
 
 def generated(folder: Path, sentences: list[str], **settings) -> list[list[dict]]:
-    """Translate each sentence alone by `generate()`: the tokens and text of each translation."""
+    """What `generate()` makes of each sentence alone: the tokens and the text of each translation."""
     model = load_translator(str(folder)).eval()
     source, target = load_tokenizers(str(folder))
     found = []

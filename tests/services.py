@@ -1,4 +1,4 @@
-"""Shared by the tests of the service: an engine that waits, a service in this process, and requests."""
+"""What the tests of the service share: an engine that waits, a service in this process, and requests to it."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ from modeling_scratch.inference.translate import Translation
 
 
 class Slow:
-    """An engine that waits for `go`, translates into capitals, and fails on the sentence "bad"."""
+    """An engine that translates when it is told to, and fails on one sentence."""
 
     def __init__(self):
         self.go, self.batches, self.num_beams, self.limit = threading.Event(), [], 1, 1
@@ -34,7 +34,7 @@ class Slow:
 
 @contextmanager
 def running(service: Service) -> Iterator[str]:
-    """Run a service for the duration of the block. Yields its URL."""
+    """Where a service listens, until the end of the block."""
     listener = listening("127.0.0.1", 0)
     server = make_server(service.app, log_level="critical", timeout_graceful_shutdown=2)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -49,7 +49,7 @@ def running(service: Service) -> Iterator[str]:
 
 
 def post(url: str, parameters: dict | bytes, form: bool = False) -> tuple[int, dict]:
-    """Send a POST request: the status and the JSON of the response."""
+    """The status and the JSON that a service answers."""
     body, kind = parameters, "application/json"
     if isinstance(parameters, dict):
         body = urlencode(parameters).encode() if form else json.dumps(parameters).encode()
@@ -59,7 +59,7 @@ def post(url: str, parameters: dict | bytes, form: bool = False) -> tuple[int, d
 
 
 def sent(request: Request) -> tuple[int, dict]:
-    """Send a request: the status and the JSON of the response."""
+    """The same for any request."""
     try:
         with urlopen(request, timeout=60) as response:
             return response.status, json.load(response)
@@ -68,7 +68,7 @@ def sent(request: Request) -> tuple[int, dict]:
 
 
 def connected(url: str) -> socket.socket:
-    """A connection to a service, for malformed requests."""
+    """A connection to a service, for requests that no client would send."""
     host, port = url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=60)
 
@@ -79,6 +79,6 @@ def get(url: str) -> str:
 
 
 def metric(url: str, name: str) -> float:
-    """A value of /metrics, summed over its labels."""
+    """A number of /metrics."""
     lines = get(f"{url}/metrics").splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))

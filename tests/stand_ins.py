@@ -1,10 +1,10 @@
-"""Translators with known translations, for tests of documents."""
+"""Translators whose translations are known, for documents."""
 
 from modeling_scratch.apps.documents.paragraphs import Translated
 
 
 class Shouting:
-    """Translates into capitals, without links, and records its inputs."""
+    """Writes all in capitals, without links, and remembers what it was given."""
 
     def __init__(self):
         self.given: list[str] = []
@@ -15,7 +15,7 @@ class Shouting:
 
 
 def backwards(paragraphs: list[str]) -> list[Translated]:
-    """Translate into capitals in reverse order of words, with correct links."""
+    """The words of each paragraph in capitals from the last to the first, with true links."""
     found = []
     for paragraph in paragraphs:
         words = paragraph.upper().split()

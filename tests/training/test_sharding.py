@@ -145,7 +145,7 @@ def check_resuming(whole: dict[str, Path], pairs: list[tuple[str, str]], folder:
 
 def test_sharded_runs_resume_unsharded_and_the_reverse(trained_as, tmp_path):
     whole = {kind: trained_as / kind / "all tied" for kind in ("1", "2 sharded")}
-    pairs = [("1", "2 sharded"), ("2 sharded", "1"), ("2 sharded", "2 sharded")]
+    pairs = [("1", "2 sharded"), ("2 sharded", "1")]
     check_resuming(whole, pairs, tmp_path)
 
 

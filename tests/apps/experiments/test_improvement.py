@@ -149,7 +149,7 @@ def test_two_commands_at_once(run, undisturbed, tmp_path, monkeypatch):
     plan.begin(improvement._pairs(plan))
     child = start(tmp_path / "output", lock_folder, str(undisturbed.with_name("better-work")), str(tmp_path / "locked"))
     assert child.end() == 2
-    assert "is in use by another run" in child.output
+    assert "is in use by another run" in child.said
 
 
 def test_an_interrupted_improvement_resumes(run, undisturbed, tmp_path, monkeypatch, capsys):

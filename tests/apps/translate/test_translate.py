@@ -9,22 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from unittest.mock import patch
 
 import pytest
 from conftest import read_metrics
 from transformers import GenerationConfig
-from translators import (
-    SENTENCES,
-    Translating,
-    by_hand,
-    lines,
-    run_translate,
-    same_rows,
-    two_vocabularies,
-    without_cuts,
-)
+from translators import SENTENCES, Translating, by_hand, same_rows, two_vocabularies
 
 from modeling_scratch.apps.translate import lines as text_input
 from modeling_scratch.commands import translate
@@ -58,9 +48,33 @@ class Terminal(io.StringIO):
         return True
 
 
+def without_cuts(stderr: str) -> str:
+    """Standard error without these warnings: the model has learnt little, and often reaches the greatest length."""
+    return re.sub(r"warning: .*(was|were) cut at .*\n", "", stderr)
+
+
 @pytest.fixture
 def run(folder, monkeypatch):
-    return partial(run_translate, monkeypatch, folder)
+    """The command in this process: its exit code, standard output as bytes, and standard error."""
+
+    def run(text: bytes = b"", model=folder, stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
+        output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+        monkeypatch.setattr(sys, "stdout", output)
+        monkeypatch.setattr(sys, "stderr", stderr())
+        code = 0
+        try:
+            translate.main(str(model), **options)
+        except SystemExit as stop:
+            code = stop.code
+        output.flush()
+        return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
+
+    return run
+
+
+def lines(*texts: str) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode()
 
 
 def test_a_line_for_each_line(run, expected):
@@ -282,8 +296,8 @@ def test_a_closed_pipe_and_an_interrupt_end_it_quietly(folder, tmp_path):
     reader_gone.stdout.close()
     interrupted.child.signal(signal.SIGINT)
     rest = interrupted.stdout.read()
-    assert (reader_gone.child.end(), without_cuts(reader_gone.child.output)) == (141, "")
-    assert (interrupted.child.end(), without_cuts(interrupted.child.output)) == (130, "\ninterrupted\n")
+    assert (reader_gone.child.end(), without_cuts(reader_gone.child.said)) == (141, "")
+    assert (interrupted.child.end(), without_cuts(interrupted.child.said)) == (130, "\ninterrupted\n")
     assert rest.count(b"\n") < 5_000  # of 6,000
 
 
@@ -364,7 +378,7 @@ def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected, tmp_pa
     process.stdin.close()
     assert process.stdout.read() == lines(*expected[:2])
     assert process.child.end() == 2
-    assert re.match(TOO_LONG, process.child.output.rpartition("error: standard input, ")[2])
+    assert re.match(TOO_LONG, process.child.said.rpartition("error: standard input, ")[2])
 
 
 def test_warnings_are_totalled_before_an_error_too(folder, tmp_path):
@@ -373,7 +387,7 @@ def test_warnings_are_totalled_before_an_error_too(folder, tmp_path):
     process.stdin.close()
     process.stdout.read()
     assert process.child.end() == 2
-    assert re.search(r"4 lines were cut .* line 4\n", process.child.output)
+    assert re.search(r"4 lines were cut .* line 4\n", process.child.said)
 
 
 def test_cut_translations_are_reported(folder, monkeypatch, capsys):
