@@ -25,7 +25,7 @@ COMMANDS = {
 }
 
 
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"  # of Git LFS
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
 
 
 def entries() -> list[tuple[str, str, str]]:
