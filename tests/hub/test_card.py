@@ -84,8 +84,16 @@ def python_blocks(text: str) -> list[str]:
 
 
 def test_the_metadata_describes_the_model_and_its_scores(run):
-    data = yaml.safe_load(card_of(run).split("---\n")[1])
-    assert data == {
+    data = ModelCard(card_of(run)).data
+    task = {"task_type": "translation", "task_name": "Translation en-de", "dataset_type": "embedded"}
+    for result in data.eval_results:
+        assert task.items() <= vars(result).items()
+        assert (result.dataset_name, result.dataset_split) == ("the embedded corpus of modeling_scratch", "test")
+    assert [(each.metric_type, each.metric_value, each.metric_args) for each in data.eval_results] == [
+        ("sacrebleu", 31.25, {"signature": BLEU}),
+        ("chrf", 57.12, {"signature": CHRF}),
+    ]
+    assert {key: value for key, value in data.to_dict().items() if key != "model-index"} == {
         "language": ["en", "de"],
         "license": "apache-2.0",
         "library_name": "transformers",
@@ -95,25 +103,6 @@ def test_the_metadata_describes_the_model_and_its_scores(run):
         "widget": [
             {"text": "A cat sleeps.", "output": {"text": "Eine Katze schläft."}},
             {"text": MARKUP, "output": {"text": "a key hf_..."}},
-        ],
-        "model-index": [
-            {
-                "name": "tiny",
-                "results": [
-                    {
-                        "task": {"type": "translation", "name": "Translation en-de"},
-                        "dataset": {
-                            "name": "the embedded corpus of modeling_scratch",
-                            "type": "embedded",
-                            "split": "test",
-                        },
-                        "metrics": [
-                            {"type": "sacrebleu", "value": 31.25, "name": "BLEU", "args": {"signature": BLEU}},
-                            {"type": "chrf", "value": 57.12, "name": "chrF", "args": {"signature": CHRF}},
-                        ],
-                    }
-                ],
-            }
         ],
     }
 
