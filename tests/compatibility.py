@@ -1,16 +1,16 @@
 """
 Loads small models under every release of Transformers 5, from a folder and from a Hub. A development script, which
-downloads the releases from the package index.
+downloads the releases.
 
     python tests/compatibility.py                          # every minor release
     python tests/compatibility.py --only 5.0.0 5.24.0      # some
     python tests/compatibility.py --folder runs/embedded   # a model of your own
 
-Prints a table of what works as under the installed release: loading with `trust_remote_code`, logits (within 1e-6),
-greedy search, beam search with 5 beams, our own search loops, the inherited ones, n-best lists with scores, and
+Prints a table of what gives the same results as the installed release: loading with `trust_remote_code`, logits (within
+1e-6), greedy search, beam search with 5 beams, our own search loops, the inherited ones, n-best lists with scores, and
 `pipeline("translation")`. The Hub is a server on 127.0.0.1. `renamed` is the installed release with every private
-method of GenerationMixin renamed, as a later release might do. Each release gets its own environment, which uses the
-PyTorch installed here.
+method of GenerationMixin renamed, as a later release might do. Each release gets its own environment, with the PyTorch
+installed here.
 """
 
 import argparse
@@ -29,12 +29,12 @@ RELEASES = (
     "4.57.6 5.0.0 5.1.0 5.2.0 5.3.0 5.4.0 5.5.4 5.6.2 5.7.0 5.8.1 5.9.0 5.10.4 5.11.0 5.12.1 5.13.1 5.14.1 5.15.1"
 )
 RELEASES = f"{RELEASES} 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0 5.24.0".split()
-# PyTorch and those of its dependencies that Transformers does not bring.
+# PyTorch and its dependencies that Transformers does not have.
 TORCH = ("torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec")
 SENTENCES = ["The cat sleeps.", "The dog can see the old cat.", "", "We run."]
 COLUMNS = ("loads", "logits", "greedy", "beam 5", "own search", "inherited", "n-best", "pipeline")
 
-# Runs in the environment of a release and prints the results of each model by column, or the error.
+# Runs in the environment of a release. Prints the results of each model by column, or its error.
 PROBE = """
 import json, sys, traceback
 import torch
@@ -52,8 +52,8 @@ def probe(name):
     with torch.no_grad():
         yield "logits", model(**inputs, decoder_input_ids=torch.arange(6).repeat(len(filled), 1)).logits.tolist()
     for title, beams in (("greedy", 1), ("beam 5", 5)):
-        said = model.generate(**inputs, max_new_tokens=20, num_beams=beams)
-        yield title, target.batch_decode(said, skip_special_tokens=True)
+        output = model.generate(**inputs, max_new_tokens=20, num_beams=beams)
+        yield title, target.batch_decode(output, skip_special_tokens=True)
     output = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True)
     assert type(output).__name__ == "SearchOutput", f"{type(output).__name__} is not of our own search"
     yield "own search", True
@@ -120,12 +120,12 @@ def rename_private_methods(folder: Path) -> None:
 
 
 def probe(python: str | Path, names: list[str], work: Path, **environment: str) -> list[dict]:
-    """Run PROBE on folders or repositories."""
+    """Run PROBE on folders or repositories: the results of each by column."""
     settings = {"PYTHONPATH": "", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-    # A separate cache, because Transformers keeps the code that it runs there.
+    # A new cache, since Transformers caches the code that it runs.
     settings |= {"HF_HOME": tempfile.mkdtemp(prefix="home-", dir=work)}
     command = [str(python), "-c", PROBE, json.dumps(names), json.dumps(SENTENCES)]
-    # Not in the checkout, where this project would be importable.
+    # Not in the project's root, where it could be imported.
     options = {"cwd": work, "env": os.environ | settings | environment, "stdin": subprocess.DEVNULL}
     result = subprocess.run(command, capture_output=True, text=True, **options)
     if result.returncode:
@@ -134,7 +134,7 @@ def probe(python: str | Path, names: list[str], work: Path, **environment: str) 
 
 
 def compare(found: dict, expected: dict) -> list[bool]:
-    """Whether each column is as expected."""
+    """Whether each column has the expected result."""
 
     def same(first, second) -> bool:
         if isinstance(first, list) and isinstance(second, list):
@@ -149,7 +149,7 @@ def compare(found: dict, expected: dict) -> list[bool]:
 
 
 def make_models(folder: Path) -> dict[str, Path]:
-    """Make small models with tokenizers; their random weights are large, so that every change alters the output."""
+    """Save small models with tokenizers. Their random weights are large, so that every change alters the output."""
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration

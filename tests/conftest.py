@@ -1,4 +1,4 @@
-"""Fixtures that several tests share: isolation from the user's caches, small models, small runs."""
+"""Shared fixtures: isolation from the user's caches, small models, small runs."""
 
 import gc
 import os
@@ -6,14 +6,14 @@ import shutil
 import signal
 import tempfile
 
-# Before any import of the libraries: they read these once.
+# Set before the libraries are imported, since they read these once.
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="hf-home-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# GPUs are for tests/gpu alone (make test-gpu), so that all other tests are the same on all machines.
+# Only tests/gpu uses GPUs (make test-gpu); all other tests run the same way on every machine.
 os.environ.update({} if os.environ.get("TEST_ON_GPU") else {"CUDA_VISIBLE_DEVICES": ""})
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("ACCELERATE_MIXED_PRECISION", "no")  # the same on all machines
+os.environ.setdefault("ACCELERATE_MIXED_PRECISION", "no")
 
 import atexit
 import json
@@ -43,21 +43,21 @@ if not os.environ.get("TEST_ON_GPU"):
     collect_ignore = ["gpu"]
 elif not torch.cuda.is_available():
     raise pytest.UsageError("TEST_ON_GPU is set, but torch finds no GPU here")
-# Ignored in a shell's background jobs and under nohup; tests send them.
+# Tests send these signals, which a background job and nohup ignore.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-torch.set_num_threads(1)  # regardless of OMP_NUM_THREADS: workers forked beside OpenMP threads would deadlock
+torch.set_num_threads(1)  # even if OMP_NUM_THREADS differs: workers forked beside OpenMP threads would deadlock
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folders with the longest files come first, so that parallel workers end together."""
+    """Run the folders with the slowest files first, so that parallel workers finish together."""
     items.sort(key=lambda item: item.path.parent.name not in ("web", "training"))
 
 
 def pytest_collection_finish() -> None:
-    """Exempt everything imported so far from garbage collection, which would otherwise search it again and again."""
+    """Exempt everything imported so far from garbage collection, which makes the tests faster."""
     gc.freeze()
 
 
@@ -91,7 +91,7 @@ SMALL_RUN = [
 ]
 
 
-# What a config can choose, a model each.
+# Configs that together make every choice there is.
 CHOICES = {
     "default": {},
     "post-norm": {"norm_position": "post", "final_norm": False},
@@ -112,7 +112,7 @@ CHOICES = {
 }
 every_choice = pytest.mark.parametrize("fields", CHOICES.values(), ids=CHOICES)
 
-# The shipped variants in small sizes: what their files say besides.
+# The shipped model files without their sizes.
 VARIANTS = {
     path.stem: {name: value for name, value in yaml.safe_load(path.read_text()).items() if name not in SMALL_MODEL}
     for path in sorted((ROOT / "configuration" / "models").glob("*.yaml"))
@@ -120,7 +120,7 @@ VARIANTS = {
 for variant in VARIANTS.values():
     if variant.get("share_encoder_decoder_embeddings") is False:
         variant["decoder_vocab_size"] = 70
-# In small sizes and without dropout, which is off in evaluation mode, several are the same model.
+# Choices and variants that differ in evaluation mode, where there is no dropout.
 DISTINCT: dict[str, dict] = {}
 for name, fields in (CHOICES | VARIANTS).items():
     computes = {field: value for field, value in fields.items() if "dropout" not in field}
@@ -152,8 +152,8 @@ def make_model():
 @pytest.fixture
 def make_wide_model(make_model, monkeypatch):
     """
-    As make_model, in float64, with all that makes float32 faster: for claims about algorithms. Their tokens can then be
-    compared on every processor, for no two hypotheses are as close as float64's rounding.
+    Like make_model, in float64 but with the faster layers of float32. For claims about algorithms: tokens can be
+    compared on every processor, because no two hypotheses are as close as the rounding of float64.
     """
     monkeypatch.setattr(fast_cpu, "_DTYPE", torch.float64)
     return lambda **fields: make_model(**fields).double()
@@ -161,12 +161,13 @@ def make_wide_model(make_model, monkeypatch):
 
 @pytest.fixture
 def sentences():
-    """Ids of three sentences of different lengths, without padding."""
+    """Ids of three sentences of different lengths, without padding: a list of (length,) tensors."""
     torch.manual_seed(1)
     return [torch.randint(4, 61, (length,)) for length in (7, 4, 5)]
 
 
 def padded(sentences, length, side="right", pad=0):
+    """Ids and attention mask, each (sentences, length)."""
     ids, mask = torch.full((len(sentences), length), pad), torch.zeros(len(sentences), length, dtype=torch.long)
     for row, sentence in enumerate(sentences):
         place = slice(0, len(sentence)) if side == "right" else slice(length - len(sentence), length)
@@ -175,7 +176,7 @@ def padded(sentences, length, side="right", pad=0):
 
 
 def located(embed_positions, position_ids, width=32) -> list[torch.Tensor]:
-    """All that the positions of a stack do at these places: to embeddings of zeros, to queries and keys, to scores."""
+    """What a stack's position embedding adds to embeddings of zeros, its rotation and its bias, if it has them."""
     zeros = torch.zeros(*position_ids.shape, width)
     rotation = embed_positions.rotation(zeros, position_ids) or ()
     bias = embed_positions.bias(zeros, position_ids, position_ids)
@@ -183,7 +184,7 @@ def located(embed_positions, position_ids, width=32) -> list[torch.Tensor]:
 
 
 def run_training(*overrides: str, **options) -> None:
-    """train.py's command in this process."""
+    """Run train.py in this process."""
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
     train.main(list(overrides), **options)
@@ -191,7 +192,7 @@ def run_training(*overrides: str, **options) -> None:
 
 @cache
 def few_sentences(train_pairs: int = 600) -> list[str]:
-    """Overrides for a small run on text files: 600 pairs or fewer, and 40 of each split held out."""
+    """Overrides that train on text files of the embedded corpus, with 40 validation and 40 test sentences."""
     folder = Path(tempfile.mkdtemp(prefix="few-sentences-", dir=os.environ["HF_HOME"]))
     write_corpus(folder, train_pairs)
     for held_out in (*folder.glob("validation.*"), *folder.glob("test.*")):
@@ -200,14 +201,9 @@ def few_sentences(train_pairs: int = 600) -> list[str]:
 
 
 def quick_run(output_dir: Path, *overrides: str, **options) -> Path:
-    """As small_run in less than half of its time: 40 sentences to translate, not 500, and no picture."""
+    """Train SMALL_RUN on few sentences and return its folder. Its curves are an empty file, since plotting is slow."""
     with patch.object(curves, "plot_curves", lambda metrics, path: path.touch()):
         run_training(*SMALL_RUN, *few_sentences(), f"output_dir={output_dir}", *overrides, **options)
-    return output_dir
-
-
-def small_run(output_dir: Path, *overrides: str, **options) -> Path:
-    run_training(*SMALL_RUN, f"output_dir={output_dir}", *overrides, **options)
     return output_dir
 
 
@@ -225,29 +221,29 @@ def equal_weights(first: Path, second: Path) -> bool:
 
 
 def updates(run: Path) -> list[tuple]:
-    """What must not depend on interruptions: every update's losses and rate."""
+    """The losses and learning rate of every update, which must not depend on interruptions."""
     names = ("step", "epoch", "loss", "cross_entropy", "learning_rate")
     return [tuple(record[name] for name in names) for record in read_metrics(run, "train")]
 
 
 def mixed_in(weight: float) -> str:
-    """A recipe's override: further pairs, with a tag."""
+    """An override that mixes in tagged pairs of the embedded corpus."""
     return f"data.mix=[{{name: embedded, weight: {weight}, tag: <new>}}]"
 
 
 def train_losses(run: Path) -> list[float]:
-    """The loss of each update, from the first on, of a run that logs them all."""
+    """The loss of every update of a run that logs them all."""
     records = read_metrics(run, "train")
     assert [record["step"] for record in records] == list(range(1, len(records) + 1))
     return [record["loss"] for record in records]
 
 
 class Killed(BaseException):
-    """In place of a signal that ends the process at once."""
+    """Stands for a signal that ends the process at once: nothing catches it."""
 
 
 def kill_at_update(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Raise Killed in place of the n-th update, from now on."""
+    """Raise Killed instead of making the n-th update from now."""
     update, calls = TrainingStep.__call__, count(1)
 
     def killed(self, *arguments, **options):
@@ -260,18 +256,14 @@ def kill_at_update(patch: pytest.MonkeyPatch, number: int) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
-    """The folder of a small finished run."""
-    return small_run(tmp_path_factory.mktemp("runs") / "trained")
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    """As `trained`, on text files with 40 sentences to translate: made and scored in a third of the time."""
-    return small_run(tmp_path_factory.mktemp("runs") / "finished", *few_sentences())
+    """The folder of a small finished run, for tests that only read it."""
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    run_training(*SMALL_RUN, *few_sentences(), f"output_dir={folder}")
+    return folder
 
 
 def run_command(*command: str, timeout: int = 300, **environment: str) -> subprocess.CompletedProcess:
-    """A command in a process of its own, from the project's root."""
+    """Run Python in a new process, in the project's root."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,

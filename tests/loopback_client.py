@@ -1,8 +1,8 @@
 """
-A client of the loopback Hub: a process that runs functions of test files, one after another, and fixtures around it.
+A client of the loopback Hub: a process that runs functions of test files one after another, and its fixtures.
 
-huggingface_hub reads HF_ENDPOINT once, at import, so a client of a test's server needs a process of its own. By
-convention the functions that run there are named client_*; their arguments and results are JSON.
+huggingface_hub reads HF_ENDPOINT once, at import, so the client needs its own process. The functions that run there are
+named client_*; their arguments and results are JSON.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from safetensors.torch import load_file, save_file
 IMPORTS = os.pathsep.join(map(str, (Path(__file__).parent.parent, Path(__file__).parent)))
 MODEL = "ada/model"
 ANSWER = "=> "
-# Reading the recipe takes a good part of a push's time if every default is spelled out.
+# A recipe with every default spelled out takes longer to read than the rest of a push.
 SHORT_RECIPE = "output_dir: runs/trained\noptimization: {max_steps: 20}\n"
 
 
 @contextlib.contextmanager
 def lasting_client(hub: LoopbackHub, home: Path) -> Iterator[Callable]:
-    """A process that runs one function after another. What is yielded takes a function and arguments: its result."""
+    """Start a client process. Yields `call(function, token, **arguments)`, which returns the function's result."""
     environment = os.environ | hub.environment(ADA, home) | {"PYTHONPATH": IMPORTS}
     process = subprocess.Popen(
         [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -54,7 +54,7 @@ def lasting_client(hub: LoopbackHub, home: Path) -> Iterator[Callable]:
     process.wait(timeout=60)
 
 
-# -- fixtures: one server and one client for all tests, since a process takes seconds to start -------------------------
+# -- fixtures: all tests share one server and one client, since a process takes seconds to start -----------------------
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +65,7 @@ def hub_and_client(tmp_path_factory):
 
 @pytest.fixture
 def hub(hub_and_client) -> Iterator[LoopbackHub]:
-    """A Hub without repositories and faults."""
+    """An empty Hub without faults."""
     hub, _ = hub_and_client
     hub.clear()
     hub.repositories.clear()
@@ -75,13 +75,13 @@ def hub(hub_and_client) -> Iterator[LoopbackHub]:
 
 @pytest.fixture
 def client(hub_and_client) -> Callable:
-    """Runs a function of a test file in the client process; see `lasting_client`."""
+    """Calls a function in the client process; see `lasting_client`."""
     return hub_and_client[1]
 
 
 @pytest.fixture(name="run")
 def copied_run(trained, tmp_path) -> Path:
-    """The folder of a run, to change and to push."""
+    """A copy of a run's folder, to change and to push."""
     run = Path(shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints")))
     (run / "recipe.yaml").write_text(SHORT_RECIPE)
     return run
@@ -89,18 +89,18 @@ def copied_run(trained, tmp_path) -> Path:
 
 @pytest.fixture
 def push(hub, client, run) -> Callable:
-    """Pushes the folder `run` without the check of its files, and returns what was printed."""
+    """Pushes the folder `run` without loading it first, checks the exit code, and returns the output."""
 
     def pushed(repo_id: str = MODEL, code: int = 0, token: str = ADA, **options) -> str:
-        found, said = client(client_upload, token=token, folder=str(run), repo_id=repo_id, **options)
-        assert found == code, said
-        return said
+        found, output = client(client_upload, token=token, folder=str(run), repo_id=repo_id, **options)
+        assert found == code, output
+        return output
 
     return pushed
 
 
 def change_weights(run: Path, value: float) -> bytes:
-    """Fill a bias of a model in a folder with a number; the new file of weights."""
+    """Fill a bias of the model in a folder with a number, and return the new weights file."""
     weights = load_file(run / "model.safetensors")
     weights["lm_head.bias" if "lm_head.bias" in weights else "model.encoder.layer_norm.bias"].fill_(value)
     save_file(weights, run / "model.safetensors", {"format": "pt"})
@@ -111,7 +111,7 @@ def change_weights(run: Path, value: float) -> bytes:
 
 
 def call_command(main: Callable, *arguments, **options) -> list:
-    """[exit code, everything that was printed] of a command."""
+    """Run a command: [exit code, output]."""
     output, code = io.StringIO(), 0
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         try:
@@ -122,7 +122,7 @@ def call_command(main: Callable, *arguments, **options) -> list:
 
 
 def without_check_and_waits() -> None:
-    """Pushes copy what is in a folder without the check of it, and retries do not wait."""
+    """Let pushes skip the check of the folder, and retries not wait."""
     from modeling_scratch.hub import push
     from modeling_scratch.hub.allowed_files import copy_files
 
@@ -134,12 +134,12 @@ def client_upload(
     folder: str, repo_id: str, check: bool = False, xet: bool = False, real_page: bool = False, **options
 ) -> list:
     """
-    scratch upload: [exit code, everything that was printed].
+    Run `scratch upload`: [exit code, output].
 
     Args:
-        check: load the folder as a stranger would before the push.
+        check: check the folder before the push, which loads the model in a fresh process.
         xet: upload large files by Xet instead of LFS.
-        real_page: export the page of a Space, instead of a stand-in that takes no time.
+        real_page: export the real page of a Space instead of a stand-in.
     """
     from huggingface_hub import constants
 
@@ -150,7 +150,7 @@ def client_upload(
         without_check_and_waits()
     space.export_page = export.export_page if real_page else write_page
     constants.HF_HUB_DISABLE_XET = not xet
-    if xet:  # which would not upload again what it has uploaded
+    if xet:  # Xet would skip what it has uploaded before
         from huggingface_hub.utils._xet import abort_xet_session
 
         abort_xet_session()
@@ -159,7 +159,7 @@ def client_upload(
 
 
 def write_page(name: str, page: Path, license: str | None) -> None:
-    """A stand-in for a model's page, which changes with the weights and the license."""
+    """A stand-in for a model's page; it depends on the weights and the license."""
     from modeling_scratch.hub.card import license_of
     from modeling_scratch.training.records import run_of
 
@@ -171,7 +171,7 @@ def write_page(name: str, page: Path, license: str | None) -> None:
 
 
 def client_train(output_dir: str, arguments: list[str], overwrite: bool = False) -> list:
-    """train.py with a small model: [exit code, everything that was printed]."""
+    """Run train.py with a small model: [exit code, output]."""
     from conftest import quick_run
 
     without_check_and_waits()
@@ -179,7 +179,7 @@ def client_train(output_dir: str, arguments: list[str], overwrite: bool = False)
 
 
 def client_try_push(folder: str) -> list:
-    """A push during training, of a recipe that pushes the best weights: [0, everything that was logged]."""
+    """Push as training does when it finds a better model: [0, log]."""
     from modeling_scratch.commands.cli import log_to_terminal
     from modeling_scratch.hub.push import try_push
     from modeling_scratch.recipe.reading import load_recipe
@@ -199,7 +199,7 @@ def client_download_space(repo_id: str, folder: str) -> None:
 
 
 def answer_calls() -> None:
-    """Run the functions that `lasting_client` asks for. What they replace is set back after each."""
+    """Run the functions that `lasting_client` sends, and undo their patches after each."""
     loaded: dict[str, dict] = {}
     sleep = time.sleep
     for line in sys.stdin:

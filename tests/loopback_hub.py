@@ -5,8 +5,9 @@ A small Hugging Face Hub on 127.0.0.1, in memory: the real huggingface_hub clien
         subprocess.run([...], env=os.environ | hub.environment(ADA, home))
         assert hub.files("ada/model")["config.json"] == b"{}"
 
-It speaks what pushes and downloads with huggingface_hub 2.4 need, large files by LFS and by Xet (hf_xet 1.8), fails on
-request (`fail`), and records the requests. Large files go to another host name, which must never see a token.
+It answers what pushes and downloads with huggingface_hub 2.4 request, large files by LFS and by Xet (hf_xet 1.8). It
+records requests, and fails where a test asks for it (`fail`). Large files have another host name, which must never
+receive a token.
 """
 
 import base64
@@ -26,11 +27,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import yaml
 
 ADA = "hf_AdaWrites0123456789abcdefghijk"
-READER = "hf_AdaReads0123456789abcdefghijkl"  # Ada's too, but it may not write
+READER = "hf_AdaReads0123456789abcdefghijkl"  # Ada's, without write permission
 GRACE = "hf_GraceWrites0123456789abcdefghi"
 USERS = {ADA: "ada", READER: "ada", GRACE: "grace"}
-LARGE = re.compile(r"\.(safetensors|png|spm|onnx|wasm|bin)$")  # what the Hub stores as large files, by their names
-LICENSES = ("apache-2.0", "mit", "gpl-3.0", "cc-by-4.0", "cc-by-nc-4.0")  # some of those that the Hub knows
+LARGE = re.compile(r"\.(safetensors|png|spm|onnx|wasm|bin)$")  # the files that the Hub stores as large ones
+LICENSES = ("apache-2.0", "mit", "gpl-3.0", "cc-by-4.0", "cc-by-nc-4.0")  # some of the Hub's list
 
 
 class HubError(Exception):
@@ -44,11 +45,12 @@ class HubError(Exception):
 @dataclass
 class Fault:
     """
-    What happens to the `at`-th request from now, and to `times` - 1 (None: all) after it, whose paths match.
+    A failure of the `at`-th request from now whose path matches, and of the `times` - 1 matching ones after it (None:
+    all).
 
-    kind: "reset" closes the connection before acting; "lose" acts, and closes it without a response; "silence" never
-    responds; "delay" waits `seconds` before acting; a number is the HTTP status of the response, without acting; a
-    function is called before the request is handled as usual.
+    kind: "reset" closes the connection and does nothing; "lose" does what was requested, then closes the connection
+    without a response; "silence" never responds; "delay" waits `seconds` first; a number is returned as the HTTP
+    status; a function is called first.
     """
 
     kind: str | int | Callable[[], object]
@@ -56,7 +58,7 @@ class Fault:
     times: int | None = 1
     path: str = ""
     seconds: float = 0.2
-    words: str = "Refused"  # {token} stands for the token of the request
+    words: str = "Refused"  # {token} is replaced by the token of the request
     seen: int = 0
 
     def is_due(self, path: str) -> bool:
@@ -67,7 +69,7 @@ class Fault:
 
 @dataclass
 class Repository:
-    """Commits, {id: {id, parent, title, tree: {path: {oid, size, sha256 of a large file}}}}, and references to them."""
+    """Commits, {id: {id, parent, title, tree: {path: {oid, size, sha256 if large}}}}, and references to them."""
 
     private: bool = False
     commits: dict[str, dict] = field(default_factory=dict)
@@ -104,12 +106,12 @@ class LoopbackHub:
 
     def __init__(self):
         self.repositories: dict[str, Repository] = {}  # ada/model, spaces/ada/model
-        self.blobs: dict[str, bytes] = {}  # by git's id, and by SHA-256
-        self.shards: list[bytes] = []  # by which Xet makes files known
+        self.blobs: dict[str, bytes] = {}  # by git object id, and by SHA-256
+        self.shards: list[bytes] = []  # in which Xet registers files
         self.faults: list[Fault] = []
         self.requests: list[str] = []  # "POST /api/..."
-        self.faulty: list[str] = []  # those that met a fault
-        self.leaks: list[str] = []  # those with a token where none should be
+        self.faulty: list[str] = []  # requests that failed on purpose
+        self.leaks: list[str] = []  # requests with a token where none should be
         self.lock, self.stopped = threading.RLock(), threading.Event()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self}))
         self.server.daemon_threads, self.server.block_on_close = True, False
@@ -126,7 +128,7 @@ class LoopbackHub:
         self.server.server_close()
 
     def environment(self, token: str | None, home) -> dict[str, str]:
-        """The variables of a client process that talks to this server and to no other."""
+        """Environment variables of a client process that talks only to this server."""
         variables = {f"{kind}_PROXY": "" for kind in ("HTTP", "HTTPS", "ALL")} | {
             "NO_PROXY": "*",
             "HF_OIDC_RESOURCE": "",
@@ -138,14 +140,14 @@ class LoopbackHub:
             variables[f"HF_HUB_DISABLE_{name}"] = "1"
         # Xet's retries wait for minutes.
         variables |= {"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1", "HF_XET_CLIENT_RETRY_BASE_DELAY": "10ms"}
-        variables |= {"DISABLE_SAFETENSORS_CONVERSION": "1"}  # which Transformers asks a public Space for
+        variables |= {"DISABLE_SAFETENSORS_CONVERSION": "1"}  # otherwise Transformers calls a public Space
         places = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_MODULES_CACHE": "modules", "HF_TOKEN_PATH": "token"}
         places |= {"HF_ASSETS_CACHE": "assets", "HF_DATASETS_CACHE": "data", "HF_STORED_TOKENS_PATH": "tokens"}
         variables |= {name: str(home / place) for name, place in places.items()} | {"HF_HOME": str(home)}
         tokens = {"HF_TOKEN": token or "", "HUGGING_FACE_HUB_TOKEN": "", "HF_OIDC_RESOURCE": ""}
         return variables | tokens | {"HF_ENDPOINT": self.url}
 
-    # -- repositories, without HTTP --------------------------------------------------------------------------------
+    # -- repositories, without HTTP ------------------------------------------------------------------------------------
 
     def create(self, name: str, private: bool = False) -> Repository:
         repository = self.repositories[name] = Repository(private)
@@ -157,7 +159,7 @@ class LoopbackHub:
         return repository
 
     def commit(self, name: str, files: dict[str, bytes], title: str = "Somebody's commit") -> str:
-        """A commit by somebody else."""
+        """Commit as somebody else."""
         repository = self.repositories[name]
         tree = repository.tree() | {path: self.entry(path, content) for path, content in files.items()}
         commit = repository.add(repository.resolve("main"), title, tree)
@@ -165,14 +167,14 @@ class LoopbackHub:
         return commit
 
     def entry(self, path: str, content: bytes) -> dict:
-        """Store a file; what a tree says of it."""
+        """Store a file, and return its entry in a tree."""
         sha256 = hashlib.sha256(content).hexdigest()
         oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
         self.blobs |= {sha256: content, oid: content}
         return {"oid": oid, "size": len(content), "sha256": sha256 if LARGE.search(path) and content else None}
 
     def tree(self, name: str, revision: str = "main") -> dict[str, str]:
-        """The identifier of each file: git's, or the SHA-256 of a large one."""
+        """The identifier of each file: the SHA-256 of a large one, otherwise git's object id."""
         return {path: entry["sha256"] or entry["oid"] for path, entry in self.repositories[name].tree(revision).items()}
 
     def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
@@ -185,20 +187,20 @@ class LoopbackHub:
     def snapshot(self) -> dict[str, Repository]:
         return copy.deepcopy(self.repositories)
 
-    # -- faults ----------------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------------
 
     def fail(self, kind: str | int | Callable[[], object], **options) -> None:
-        """Make a coming request fail; see `Fault`."""
+        """Make a later request fail; see `Fault`."""
         self.faults.append(Fault(kind, **options))
 
     def clear(self) -> None:
-        """Forget the faults that are still to come, and the record."""
+        """Forget the remaining faults and the recorded requests."""
         for kept in (self.faults, self.requests, self.faulty, self.leaks):
             kept.clear()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection. The methods in ROUTES return what is sent as JSON, or send it themselves."""
+    """One connection. The methods in ROUTES return the JSON to send, or None if they have sent the response."""
 
     hub: LoopbackHub
     protocol_version = "HTTP/1.1"
@@ -278,7 +280,7 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
-    # -- who may do what -------------------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------------
 
     @property
     def user(self) -> str | None:
@@ -298,7 +300,7 @@ class Handler(BaseHTTPRequestHandler):
             raise HubError(403, "Forbidden")
         return repository
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def who_am_i(self):
         if self.user is None:
@@ -351,7 +353,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(b"", headers, 302)
         return self.send(self.hub.blobs[entry["oid"]], headers)
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def create_repository(self):
         asked, user = json.loads(self.body), self.user
@@ -443,7 +445,7 @@ class Handler(BaseHTTPRequestHandler):
         repository.references[ref] = repository.resolve(start)
         self.send(b"OK", {})
 
-    # -- Xet -------------------------------------------------------------------------------------------------------
+    # -- Xet -----------------------------------------------------------------------------------------------------------
 
     def xet_token(self, name: str) -> None:
         self.writable(name, pull_request=True)
@@ -460,14 +462,14 @@ class Handler(BaseHTTPRequestHandler):
         raise HubError(404, "no known chunks, and no other way to upload them")
 
     def is_in_a_shard(self, sha256: str) -> bool:
-        """Whether a shard names the file: with the bytes of each 64-bit word of its hash reversed."""
+        """Whether a shard registers the file, by its hash with the bytes of each 64-bit word reversed."""
         digest = bytes.fromhex(sha256)
         word = b"".join(digest[start : start + 8][::-1] for start in range(0, 32, 8))
         return any(word in shard for shard in self.hub.shards)
 
 
 def _wrong_in_card(text: str) -> list[str]:
-    """Some of what the Hub refuses in a card's metadata."""
+    """Some of the mistakes in a card's metadata that the Hub refuses."""
     found = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     metadata, wrong = yaml.safe_load(found[1]) if found else {}, []
     if metadata.get("license", "mit") not in LICENSES:

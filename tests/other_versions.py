@@ -1,13 +1,13 @@
 """
-Runs the tests under other releases of Python and PyTorch, and with the newest of everything else instead of the pinned
-versions. A development script, which downloads what it installs: several gigabytes for each PyTorch with CUDA, unless
-PIP_EXTRA_INDEX_URL names an index of builds for the CPU.
+Runs the tests under other releases of Python and PyTorch, with the newest release of every other package. A development
+script. It downloads several gigabytes for each PyTorch with CUDA, unless PIP_EXTRA_INDEX_URL names an index of builds
+for the CPU.
 
     python tests/other_versions.py                                       # every pair
     python tests/other_versions.py --python 3.12 --torch 2.11 newest     # some
     python tests/other_versions.py --torch pinned --tests tests/model    # constraints.txt; some tests
 
-Prints a table of what was installed and how the tests ended. Interpreters are those on PATH or of pyenv.
+Prints a table of the installed versions and the results. Interpreters are found on PATH or in pyenv.
 """
 
 import argparse
@@ -25,28 +25,28 @@ VERSIONS = "import torch, transformers as t; print(torch.__version__, t.__versio
 
 
 def find_interpreter(version: str) -> str | None:
-    """The interpreter of a minor release of Python."""
+    """The interpreter of a minor release of Python, if there is one."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     places = [shutil.which(f"python{version}"), *map(str, pyenv.glob(f"{version}.*/bin/python"))]
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         places.insert(0, sys.executable)
-    # pyenv has a command for each release that any of its versions has, and most of these commands end in an error.
+    # Most commands of pyenv are for versions that are not installed, and fail.
     works = (each for each in places if each and not subprocess.run([each, "-c", ""], capture_output=True).returncode)
     return next(works, None)
 
 
 def installed(interpreter: str, torch: str, folder: Path) -> tuple[Path, str]:
-    """Make an environment with this PyTorch. Returns its interpreter, and what pip said if it could not."""
+    """Make an environment with this PyTorch. Returns its interpreter, and the error of pip, if any."""
     subprocess.run([interpreter, "-m", "venv", "--clear", str(folder)], check=True)
     python = folder / "bin" / "python"
     wanted = {"newest": ["torch"], "pinned": ["--constraint", "constraints.txt"]}.get(torch, [f"torch=={torch}.*"])
     pip = [str(python), "-m", "pip", "install", "--quiet", *wanted, "--editable", ".[dev]"]
-    result = subprocess.run(pip, cwd=ROOT, capture_output=True, text=True)
-    return python, (result.stderr.strip() or "pip failed").splitlines()[-1] if result.returncode else ""
+    done = subprocess.run(pip, cwd=ROOT, capture_output=True, text=True)
+    return python, (done.stderr.strip() or "pip failed").splitlines()[-1] if done.returncode else ""
 
 
 def run_tests(python: Path, tests: list[str]) -> tuple[bool, str]:
-    """Whether the tests pass, and pytest's last line. What it says goes to stderr."""
+    """Run the tests, and print their output to stderr: whether they passed, and pytest's last line."""
     workers = str(min(os.cpu_count() or 1, 16))
     command = [str(python), "-m", "pytest", "-q", "-n", workers, "--dist", "loadfile", "-p", "no:cacheprovider", *tests]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -68,14 +68,14 @@ def main() -> int:
     for version in options.python:
         for torch in options.torch:
             with tempfile.TemporaryDirectory() as folder:
-                found, said = "|", "there is no such interpreter here"
+                found, result = "|", "no such interpreter"
                 if interpreter := find_interpreter(version):
-                    python, said = installed(interpreter, torch, Path(folder))
-                    if not said:
+                    python, result = installed(interpreter, torch, Path(folder))
+                    if not result:
                         found = subprocess.check_output([python, "-c", VERSIONS], text=True).strip()
-                        passed, said = run_tests(python, options.tests)
+                        passed, result = run_tests(python, options.tests)
                         failed |= not passed
-            print(f"| {version} | {torch} | {found} | {said} |", flush=True)
+            print(f"| {version} | {torch} | {found} | {result} |", flush=True)
     return int(failed)
 
 

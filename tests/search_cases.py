@@ -1,6 +1,5 @@
 """
-What the tests of our own search share: settings of generate(), Transformers' loops, how results compare, and random
-cases.
+Shared by the tests of our own search: settings of generate(), Transformers' own loops, comparisons, and random cases.
 """
 
 import random
@@ -50,12 +49,12 @@ SETTINGS = {
     "several sampled": {"do_sample": True, "top_p": 0.9, "num_return_sequences": 3},
     "others sampled": {"do_sample": True, "min_p": 0.05, "typical_p": 0.9, "epsilon_cutoff": 0.01},
 }
-# Of the model with each size of the vocabulary: some of its sentences end, at different places.
+# Seeds for models with these vocabulary sizes, some of whose sentences end, at different places.
 SEEDS = {61: 14, 3001: 12}
 
 
 def enliven(model, seed):
-    """Make the weights large, so that every change of the model alters its output."""
+    """Make the weights large, so that every change to the model changes its output."""
     torch.manual_seed(seed)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -65,8 +64,8 @@ def enliven(model, seed):
 
 def log_probabilities(model, inputs, sequences, eos, pad):
     """
-    Natural logarithms of the probabilities of translations, (translations,), by a forward pass over each. Padding, and
-    whatever follows the first end token, does not count.
+    Log-probabilities of translations, (translations,), from a forward pass over each. Padding and tokens after the
+    first end token do not count.
     """
     targets = sequences[:, 1:]
     is_end = torch.isin(targets, torch.tensor(eos))
@@ -87,7 +86,7 @@ def inherited(model, **settings):
 
 
 class Shaking(LogitsProcessor):
-    """Moves each score by a random amount up to `by`, upwards or downwards."""
+    """Adds a random number between -by and by to each score."""
 
     def __init__(self, by: float):
         self.by = by
@@ -98,8 +97,8 @@ class Shaking(LogitsProcessor):
 
 def decided(generate: Callable, rounding: float) -> torch.Tensor:
     """
-    Of which rows the tokens must be found though another kernel or precision rounds otherwise, a boolean each: those
-    whose margins are wider than that, since the search finds them again and again while the scores are shaken.
+    The rows, as booleans (rows,), whose tokens any kernel or precision must find: their margins are wider than its
+    rounding, since the search finds the same tokens when that much noise is added to the scores.
 
     Args:
         generate: searches in float64; takes a `logits_processor`.
@@ -116,7 +115,7 @@ def decided(generate: Callable, rounding: float) -> torch.Tensor:
 
 
 def same(found, expected) -> None:
-    """Assert equal tokens, as models in float64 find them, and equal other outputs where requested."""
+    """Assert that tokens are equal, which needs float64, and the other requested outputs nearly so."""
     if isinstance(expected, torch.Tensor):
         assert torch.equal(found, expected)
         return
@@ -124,9 +123,9 @@ def same(found, expected) -> None:
     assert {name for name in expected if name != CACHE_NAME} <= set(found)
     if expected.get("sequences_scores") is not None:
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
-        # Beams start out identical and remain so where a token is forced, so their order does not matter there.
-        told = expected.sequences_scores > -1e8
-        assert torch.equal(found.beam_indices[told], expected.beam_indices[told])
+        # The order of beams is arbitrary where they are identical: at the start, and after forced tokens.
+        differ = expected.sequences_scores > -1e8
+        assert torch.equal(found.beam_indices[differ], expected.beam_indices[differ])
     for name in ("scores", "logits"):
         assert (found.get(name) is None) == (expected.get(name) is None)
         for first, second in zip(found.get(name) or (), expected.get(name) or (), strict=True):
@@ -134,7 +133,7 @@ def same(found, expected) -> None:
 
 
 class Large(StoppingCriteria):
-    """Ends a row at any token from the upper half of the vocabulary."""
+    """Ends a row at a token in the upper half of the vocabulary."""
 
     is_rowwise = True
 
@@ -143,7 +142,7 @@ class Large(StoppingCriteria):
 
 
 def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
-    """Config fields, inputs, and settings of `generate`."""
+    """Random config fields, inputs, and settings of `generate`."""
     fields = draw.choice(list(CHOICES.values()))
     rows, length = draw.randint(1, 6), draw.randint(1, 9)
     sentences = [torch.randint(4, 61, (draw.randint(1, length),)) for _ in range(rows)]
@@ -182,12 +181,12 @@ def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
     for each in draw.sample(processors, draw.randint(0, 3)):
         settings |= each
     if settings.get("eos_token_id", 2) is None:
-        settings.pop("exponential_decay_length_penalty", None)  # which needs an end token
+        settings.pop("exponential_decay_length_penalty", None)  # it needs an end token
     return fields, source, {"max_new_tokens": draw.randint(1, 14)} | settings
 
 
 def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops, device: str = "cpu") -> None:
-    """Compare our own loops with the inherited ones, in float64, in random cases. Asserts that our own ran."""
+    """Compare our own loops with the inherited ones in random cases, in float64."""
     draw, made = random.Random(seed), {}
     for number in range(count):
         torch.manual_seed(seed + number)

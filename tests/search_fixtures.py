@@ -1,4 +1,4 @@
-"""Fixtures of the tests of our own search, which these modules load as a plugin."""
+"""Fixtures of the tests of our own search, which load this module as a plugin."""
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ from modeling_scratch.model import fast_cpu, search
 @pytest.fixture
 def models(monkeypatch):
     """
-    Makes two models, one with a small vocabulary and one with a large, whose sentences end at different places; in
-    float64, as make_wide_model does.
+    Yields two models with inputs, one with a small and one with a large vocabulary, whose sentences end at different
+    places; in float64, like make_wide_model.
     """
     monkeypatch.setattr(fast_cpu, "_DTYPE", torch.float64)
 
@@ -31,7 +31,7 @@ def models(monkeypatch):
 
 @pytest.fixture
 def faster_layers(monkeypatch):
-    """Has small models' layers computed as large ones' are, by parts: oneDNN has no float64."""
+    """Let small models use the faster layers of large ones, except those of oneDNN, which has no float64."""
     limits = {"is_amd_cpu": lambda: False, "_INTEL_ROWS": range(1, 10_000), "_INTEL_WIDTH": 0, "_INTEL_LARGE": 0}
     for name, value in limits.items():
         monkeypatch.setattr(fast_cpu, name, value)
@@ -39,7 +39,7 @@ def faster_layers(monkeypatch):
 
 @pytest.fixture
 def loops(monkeypatch):
-    """Names of our own loops in the order in which they run."""
+    """The names of our own loops, in the order in which they ran."""
     ran = []
     for name in ("sample", "beam_search"):
         loop = getattr(search, name)

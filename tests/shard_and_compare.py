@@ -1,6 +1,6 @@
 """
-Two processes: shard a model by its own FSDP plan, and compare its gradients, and what it generates, with a model that
-is whole.
+Run by two processes: shard a model by its own FSDP plan, and compare its gradients and outputs of `generate()` with
+those of the whole model.
 """
 
 import copy
@@ -34,7 +34,7 @@ if __name__ == "__main__":
         torch.testing.assert_close(sharded.grad.full_tensor(), expected.grad, rtol=0, atol=1e-6, msg=name)
     assert model.lm_head.weight is model.model.encoder.embed_tokens.weight
 
-    # Weights that are whole find their parts; tied ones are stored once. Processes generate together, each its own.
+    # Load whole weights, of which tied ones are stored once. The processes generate together, each for its own source.
     torch.manual_seed(1)
     other = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, dropout=0.0)).eval()
     tied = other.all_tied_weights_keys

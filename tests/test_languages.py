@@ -1,4 +1,4 @@
-"""Language tags in the forms that recipes, tokenizers and the Hub use."""
+"""Language tags as recipes, tokenizers and the Hub write them."""
 
 import pytest
 
@@ -17,16 +17,16 @@ from modeling_scratch.languages import base_language, language_code, language_co
         ("my text", None, "my text"),
     ],
 )
-def test_codes_and_names(tag, code, name):
+def test_a_tag_has_an_iso_639_code_and_a_name(tag, code, name):
     assert language_code(tag) == code
     assert language_name(tag) == name
 
 
-def test_codes_of_several_tags_are_all_or_none():
+def test_several_tags_have_codes_or_none_has():
     assert language_codes(["en", "pt-BR", "en"]) == ["en", "pt"]
     assert language_codes(["en", "xx"]) == []
 
 
-def test_codes_of_one_language_are_the_same():
+def test_all_tags_of_a_language_have_the_same_base():
     assert {base_language(tag) for tag in ("zh", "zho", "chi", "cmn", "zh-Hant", "zh_TW")} == {"zh"}
     assert [base_language(tag) for tag in ("yue", "tib", "xx-YY")] == ["yue", "bo", "xx"]

@@ -1,9 +1,8 @@
-"""The table of metrics: values equal sacreBLEU's, the direction decides, and evaluation, cards and curves follow it."""
+"""Metrics: scores equal sacreBLEU's, and evaluation, cards and curves follow the table of metrics."""
 
 import math
 import operator
 import random
-import re
 import unicodedata
 from importlib.metadata import version
 from typing import get_args
@@ -53,7 +52,7 @@ JAPANESE = ["犬は今日小さな黒い猫を見ました。", "今日は大雨
     ("language", "references", "tokenize"),
     [("zh", CHINESE, "zh"), ("zh-Hant", CHINESE, "zh"), ("ja", JAPANESE, "char"), ("th", JAPANESE, "char")],
 )
-def test_words_without_spaces_are_scored_by_characters(language, references, tokenize):
+def test_languages_without_spaces_are_scored_by_characters(language, references, tokenize):
     translations = [text[:-3] + text[-2:] for text in references]
     found = score(["", ""], translations, references, language=language, also=["lowercased", "ter"])
     expected = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
@@ -70,22 +69,6 @@ def test_sentences_may_have_different_numbers_of_references():
     assert score(SOURCES, TRANSLATIONS, several)["bleu"] == expected.score
 
 
-@pytest.mark.parametrize(
-    ("translation", "references", "ter"),
-    [
-        ("the cat sat down", ["the cat sat down"], 0),
-        ("The Cat sat DOWN", ["the cat sat down"], 0),
-        ("the cat sat", ["the cat sat down"], 100 / 4),  # an insertion
-        ("the the dog sat down", ["the cat sat down"], 100 * 2 / 4),  # a deletion, a substitution
-        ("sat down the cat", ["the cat sat down"], 100 / 4),  # a shift of two words
-        ("a b c d e f", ["x y z"], 100 * 6 / 3),  # above 100
-        ("a b", ["a b c d", "a x"], 100 * 1 / 3),  # fewest edits, over the references' mean length
-    ],
-)
-def test_ter_by_hand(translation, references, ter):
-    assert score(["?"], [translation], [references], also=["ter"])["ter"] == pytest.approx(ter)
-
-
 def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
     scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
     quick = score(SOURCES, TRANSLATIONS, SEVERAL, final=False)
@@ -97,9 +80,9 @@ def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
 @pytest.mark.parametrize(
     ("sources", "references", "message"),
     [
-        (SOURCES[:3], FIRST, "3 sources, 4 translations and 4 references"),
-        (SOURCES, FIRST[:2], "4 sources, 4 translations and 2 references"),
-        (SOURCES, [*SEVERAL[:2], [], "a"], "sentence 2 has no reference"),
+        (SOURCES[:3], FIRST, "3 sources"),
+        (SOURCES, FIRST[:2], "2 references"),
+        (SOURCES, [*SEVERAL[:2], [], "a"], "sentence 2"),
     ],
 )
 def test_different_numbers_of_texts_are_refused(sources, references, message):
@@ -107,7 +90,7 @@ def test_different_numbers_of_texts_are_refused(sources, references, message):
         score(sources, TRANSLATIONS, references)
 
 
-# Texts that NFC changes: letters with a nukta of Hindi and Bangla, vowels of Arabic and Hebrew in the order of typing.
+# Texts that NFC changes: Hindi and Bangla letters with a nukta, Arabic and Hebrew vowels in the order of typing.
 CHANGED = [
     "वह घर के पीछे प\u095dता है",
     "बा\u09dcि ग\u09dcि\u09dfे",
@@ -116,8 +99,7 @@ CHANGED = [
 ]
 
 
-def test_canonically_equivalent_texts_are_the_same():
-    """However the tokenizer writes them; and invisible characters are not compared."""
+def test_canonically_equivalent_texts_and_invisible_characters_score_the_same():
     tokenizer = train_tokenizer(iter([CHANGED]), 400)
     written = tokenizer.batch_decode(tokenizer(CHANGED).input_ids, skip_special_tokens=True)
     assert not set(written) & set(CHANGED)
@@ -133,7 +115,7 @@ def test_canonically_equivalent_texts_are_the_same():
 
 
 @pytest.mark.parametrize("side", ["translation", "reference", None])
-def test_the_signature_notes_normalized_texts(side):
+def test_the_signature_records_whether_texts_were_normalized(side):
     plain = score(SOURCES, FIRST, FIRST)
     changed = [*FIRST[:3], unicodedata.normalize("NFD", "Heute regnet es f\u00fcr uns.")] if side else FIRST
     found = score(SOURCES, changed if side == "translation" else FIRST, changed if side == "reference" else FIRST)
@@ -146,7 +128,7 @@ def test_the_signature_notes_normalized_texts(side):
 
 
 def test_the_interval_is_that_of_a_bootstrap_over_sentences():
-    """For TER, computed again with numpy; and it is reproducible."""
+    """TER's, computed again with numpy."""
     scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
     edits, words = np.array([1, 1, 1, 1]), np.array([5, 4, 3, 5])
     assert scores["ter"] == pytest.approx(100 * edits.sum() / words.sum())
@@ -156,14 +138,14 @@ def test_the_interval_is_that_of_a_bootstrap_over_sentences():
     assert score(SOURCES, TRANSLATIONS, FIRST, also=["ter"]) == scores
 
 
-def test_poor_translations_have_an_interval():
-    """Some resamples score 0, at which sacreBLEU's corpus_score fails."""
+def test_translations_that_score_0_in_some_resamples_have_an_interval():
+    """sacreBLEU's corpus_score fails for them."""
     scores = score(SOURCES, [TRANSLATIONS[0], "a", "b", "c"], FIRST)
     assert 0 < scores["bleu"] < scores["bleu_interval"]
     assert score(SOURCES, ["a"] * 4, FIRST)["bleu_interval"] == 0
 
 
-def test_no_interval_of_one_sentence_or_of_too_many(monkeypatch):
+def test_one_sentence_or_too_many_have_no_interval(monkeypatch):
     assert "bleu_interval" not in score(SOURCES[:1], TRANSLATIONS[:1], FIRST[:1])
     monkeypatch.setattr(metrics, "MOST_RESAMPLED", 3)
     assert "bleu_interval" not in score(SOURCES, TRANSLATIONS, FIRST)
@@ -246,26 +228,26 @@ def test_of_several_references_the_nearest_counts():
         ({"chosen": "tokenized", "final": False}, True),
     ],
 )
-def test_scores_on_request_are_of_the_final_model_or_choose_it(options, computed):
+def test_scores_on_request_are_computed_for_the_final_model_or_if_they_choose_it(options, computed):
     scores = score(SOURCES, TRANSLATIONS, FIRST, **options)
     assert ("tokenized" in scores) is computed
     assert ("bleu_interval" in scores) is options.get("final", True)
 
 
-# -- what follows the table --------------------------------------------------------------------------------------------
+# -- the table of metrics ----------------------------------------------------------------------------------------------
 
 
 def test_metrics_and_models_ignore_the_same_invisible_characters():
     assert metrics._INVISIBLE.pattern == INVISIBLE.pattern
 
 
-def test_a_recipe_may_choose_any_metric_of_translations():
+def test_a_recipe_may_choose_the_best_by_any_metric():
     of_translations = (key for key, metric in METRICS.items() if metric.compute)
     assert get_args(EvaluationSection.model_fields["metric"].annotation) == ("loss", *of_translations)
 
 
 @pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("ter", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
-def test_the_best_follows_the_metric_s_direction(metric, better):
+def test_the_direction_of_a_metric_decides_which_score_is_better(metric, better):
     worse = 4.0 - better
     best = {"loss": 2.0, metric: 2.0}
     assert is_better({"loss": 1.0, metric: better}, metric, best)
@@ -276,9 +258,9 @@ def test_the_best_follows_the_metric_s_direction(metric, better):
 
 
 @pytest.mark.parametrize("metric", ["ter", "bleu", "chrf"])
-def test_among_the_lowest_scores_the_loss_decides(metric):
+def test_if_the_score_is_the_lowest_possible_the_loss_decides(metric):
     nothing = {"loss": 2.0, metric: 0.0}
-    assert is_better({"loss": 1.9, metric: 0.0}, metric, nothing) is (metric != "ter")  # whose best is 0
+    assert is_better({"loss": 1.9, metric: 0.0}, metric, nothing) is (metric != "ter")  # 0 is the best TER
     assert not is_better({"loss": 2.0, metric: 0.0}, metric, nothing)
     assert is_better({"loss": 3.0, metric: 0.1}, metric, nothing) is (metric != "ter")
     older = {"loss": None, metric: 0.0}  # as in older checkpoints
@@ -297,7 +279,7 @@ NEW = Metric("Length", "length", "sentences of the right length, of 100", True, 
 
 @pytest.fixture(scope="module")
 def run_by_ter(tmp_path_factory):
-    """A run with one metric more in the table."""
+    """A run with an additional metric in the table."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METRICS, "length", NEW)
         options = ["optimization.max_steps=4", "evaluation.every=1", "evaluation.metric=ter"]
@@ -310,35 +292,24 @@ def run_with_a_new_metric(run_by_ter, monkeypatch):
     return run_by_ter
 
 
-def test_a_new_metric_is_evaluated(run_with_a_new_metric):
+def test_a_new_metric_is_evaluated_and_shown_in_the_card_and_the_curves(run_with_a_new_metric):
     for record in read_metrics(run_with_a_new_metric, "validation"):
         assert {"bleu", "chrf", "ter", "length"} <= record.keys()
         assert not any(key.endswith(("_interval", "_signature")) for key in record)
     (test,) = read_metrics(run_with_a_new_metric, "test")
     assert (test["length_signature"], test["length_interval"]) == ("counted", 12.5)
-
-
-def test_a_new_metric_is_in_the_card(run_with_a_new_metric):
     card = build_card(run_with_a_new_metric, "ada/tiny", RunRecords(run_with_a_new_metric))
-    (test,) = read_metrics(run_with_a_new_metric, "test")
-    assert re.search(r"^\| Test set \| BLEU \| .*\| Length \| Sentences \|$", card.text, re.MULTILINE)
     assert f"| {test['length']:.2f} ± 12.50 | {test['sentences']} |" in card.text
     assert "Length: sentences of the right length, of 100; higher is better." in card.text
-    assert re.search(r"^\| Update \| .*\| TER \|.* Length \|$", card.text, re.MULTILINE)
     assert card.data.metrics[-1] == "length"
     assert card.data.eval_results[-1].metric_name == "Length"
-
-
-def test_a_new_metric_is_in_the_curves(run_with_a_new_metric):
     records = read_metrics(run_with_a_new_metric)
     panels = {axis.get_title(loc="left"): axis for axis in curves_figure(records).axes}
-    for title, key in (("Length on validation", "length"), ("TER on validation", "ter")):
-        (line,) = panels[title].lines
-        assert line.get_ydata().tolist() == [record[key] for record in records if record["split"] == "validation"]
+    (line,) = panels["Length on validation"].lines
+    assert line.get_ydata().tolist() == [record["length"] for record in records if record["split"] == "validation"]
 
 
-def test_the_best_of_a_run_by_ter_is_its_lowest(run_by_ter, tmp_path):
-    """In its records, as on the card of an unfinished run."""
+def test_the_best_of_an_unfinished_run_by_ter_is_its_lowest(run_by_ter, tmp_path):
     lines = (run_by_ter / "metrics.jsonl").read_text().splitlines(keepends=True)
     for name in ("recipe.yaml", "config.json"):
         (tmp_path / name).write_bytes((run_by_ter / name).read_bytes())

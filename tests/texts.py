@@ -1,4 +1,4 @@
-"""Texts that are hard for tokenizers."""
+"""Difficult texts for tokenizers."""
 
 import unicodedata
 

@@ -1,12 +1,10 @@
 """
-What tests have forked processes do (forked.py): train, score, and fail in ways that need a process of their own; not
-tests themselves.
+The functions that tests run in forked processes (forked.py): they train, score, and fail in ways that need a process.
 """
 
 import atexit
 import json
 import os
-import signal
 import sys
 import time
 from datetime import timedelta
@@ -37,7 +35,7 @@ from modeling_scratch.training.stopping import StopRequest
 
 
 def no_picture(metrics: list[dict], path: Path) -> None:
-    """In place of plot_curves, which takes as long as the updates of a small run."""
+    """Replaces plot_curves, which takes as long as the updates of a small run."""
     path.touch()
 
 
@@ -53,15 +51,15 @@ def improve_one(run: str, output: str, options: dict) -> None:
 
 
 def train_as_on_a_node(*overrides: str) -> None:
-    """Where a file of another node is to be seen within a second, not twenty."""
+    """Train, waiting for the files of another node for one second instead of twenty."""
     with patch.object(processes, "_SECONDS_TO_SEE", 1):
         train_one(*overrides)
 
 
 def train_all(runs: list[dict]) -> None:
     """
-    Runs one after another, sharded as Accelerate does it on GPUs, or not. Each has its `overrides` and, if need be,
-    `resume`, `resume_from`, `sharded`, `precision`, `float64`, `scale`.
+    Train runs one after another, sharded as on GPUs or not. Each has `overrides`, and optionally `resume`,
+    `resume_from`, `sharded`, `precision`, `float64` and `scale`.
     """
     for run in runs:
         _set_up(run.get("sharded", False), run.get("precision", "no"), run.get("float64", False), run.get("scale"))
@@ -74,7 +72,7 @@ def train_all(runs: list[dict]) -> None:
 
 
 def _set_up(sharded: bool, precision: str, float64: bool, scale: float | None) -> None:
-    """Without a GPU Accelerate takes FSDP for DDP: here it is told that gloo's processes have devices of their own."""
+    """Let Accelerate use FSDP on gloo: without GPUs it would use DDP."""
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
@@ -98,13 +96,13 @@ _prepare_backend = PartialState._prepare_backend
 
 def _make_accelerator(sharded: bool, scale: float | None, **options) -> Accelerator:
     accelerator = Accelerator(**options | {"cpu": not sharded})
-    if scale is not None:  # Accelerate has float16 on GPUs alone
+    if scale is not None:  # Accelerate has float16 only on GPUs
         accelerator.native_amp, accelerator.scaler = True, torch.amp.GradScaler("cpu", init_scale=scale)
     return accelerator
 
 
 def score_into(file: str, folder: str) -> None:
-    """Score a run's folder on its test split; the main process writes all of the result."""
+    """Score a run's folder on its test split; the main process writes the result."""
     accelerator = processes.make_accelerator()
     result = score_model(load_recipe(Path(folder) / "recipe.yaml"), [folder], ["test"], accelerator)["test"]
     if accelerator.is_main_process:
@@ -113,7 +111,7 @@ def score_into(file: str, folder: str) -> None:
 
 
 def wait_for_one_that_hangs() -> None:
-    """Longer than processes wait for one another."""
+    """The main process waits for one that sleeps longer than the timeout."""
     processes.TIMEOUT = timedelta(seconds=2)
     accelerator = processes.make_accelerator()
     with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
@@ -123,7 +121,7 @@ def wait_for_one_that_hangs() -> None:
 
 
 def lock_folder(path: str, locked: str) -> None:
-    """Of a run; then wait to be killed."""
+    """Lock the folder of a run, and wait to be killed."""
     with patch.object(folder, "_SECONDS_TO_LOCK", 0.1), cli.one_line_errors(False):
         run = folder.RunFolder(path)
         run.lock()
@@ -132,7 +130,7 @@ def lock_folder(path: str, locked: str) -> None:
 
 
 def fail_on_the_second(error: str) -> None:
-    """Each process writes the exception that it gets to a file of its own."""
+    """Fail on the second process; each process writes the exception that it gets to its own file."""
     accelerator = processes.make_accelerator()
 
     def write_to_disk() -> None:
@@ -147,31 +145,19 @@ def fail_on_the_second(error: str) -> None:
 
 
 def leave_a_data_worker() -> None:
-    """Leave a data worker behind, and end as an interpreter does."""
+    """End as an interpreter does, while a data worker is still running."""
     iterator = iter(DataLoader([1, 2, 3], **worker_options(1)))
     next(iterator)
-    sys.modules["kept"] = iterator  # as what an exception has interrupted
-    atexit._run_exitfuncs()  # which forked processes leave out
-
-
-def train_and_die(file: str, *overrides: str) -> None:
-    """The main process is killed when it opens a file of this name."""
-
-    def killed(event: str, arguments: tuple) -> None:
-        if event == "open" and file in str(arguments[0]):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if os.environ.get("RANK") == "0":
-        sys.addaudithook(killed)
-    train_one(*overrides)
+    sys.modules["kept"] = iterator  # still referenced, as after an exception
+    atexit._run_exitfuncs()  # forked processes do not run them
 
 
 def count_graphs(file: str) -> None:
-    """Of a compiled model within DDP: traced, and given to the compiler, which has DDP's pieces of those it cuts."""
+    """Write the number of graphs that are traced for a compiled model in DDP, and of those after DDP has split them."""
     torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     shape = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
     model = ScratchForConditionalGeneration(ScratchConfig(vocab_size=61, d_model=256, **shape)).train()
-    wrapped = DistributedDataParallel(model)  # whose first bucket, a MiB, is less than a layer
+    wrapped = DistributedDataParallel(model)  # its first bucket, of 1 MiB, is smaller than a layer
     given = []
     compile_layers(model, backend=lambda graph, inputs: given.append(graph) or graph)
     wrapped(**example_batch(model, torch.device("cpu")), fused_loss=fused_cross_entropy).loss.backward()
@@ -179,7 +165,7 @@ def count_graphs(file: str) -> None:
 
 
 def translate_in_shards(folder: str, shards: str, sentences: list[str], size: int) -> None:
-    """Translate sentences in shards, and note how many each call translated."""
+    """Translate sentences in shards, and append the number of sentences of each call to a file."""
 
     translate = Translator.translate
 

@@ -1,6 +1,6 @@
 """
 Runs Transformers' own model tests on this model. A development script, which downloads the source distribution of the
-installed Transformers from the package index unless it is given one.
+installed release unless it is given one.
 
     python tests/transformers_suite.py                       # every configuration below
     python tests/transformers_suite.py --only default        # one of them
@@ -9,9 +9,8 @@ installed Transformers from the package index unless it is given one.
     python tests/transformers_suite.py --generation-tests transformers/tests/generation/test_utils.py
 
 Prints pytest's counts for each configuration and the reasons for skipped tests. The source distribution lacks the
-generation tests; they come from the given file, or else from GitHub at the tag of this version. If unavailable, they
-are replaced by an empty module, as are the export tests and the common keywords of configurations: this project tests
-export and generation itself.
+generation tests, which come from the given file or from GitHub. If they are unavailable, an empty module replaces them,
+as it does the export tests and the common keywords of configurations, which this project tests itself.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """
-Every command line in bad_input.txt exits with 2, prints one line with its key and its word, and writes nothing.
+Every command line in bad_input.txt exits with code 2, prints one line with its key and its word, and writes nothing.
 
-`train.py` trains the small run of conftest.py into `run`, unless --config names a recipe. FILES is the folder that
-`write_files` fills.
+Without --config, `train.py` gets the small run of conftest.py. FILES is the folder that `write_files` fills.
 """
 
 import shlex
@@ -26,11 +25,11 @@ COMMANDS = {
 }
 
 
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"  # of Git LFS
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
 
 
 def entries() -> list[tuple[str, str, str]]:
-    """Command lines, and the key and the word that their error must contain."""
+    """Command lines, each with the key and the word that its error must contain."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     found = []
     for line in lines:
@@ -47,7 +46,7 @@ def numbered(sentence: str, count: int) -> str:
 
 
 def write_files(folder: Path) -> None:
-    """Data, recipes and folders, most of them wrong in the way that their names say."""
+    """Data, recipes and folders; their names say what is wrong with them."""
     rows = '{{"en": {en}, "de": {de}}}\n'
     texts: dict[str, str | bytes] = {
         "good.en": numbered("a dog", 40),
@@ -89,7 +88,7 @@ def write_files(folder: Path) -> None:
 
 
 def run_line(command: str, folder: Path) -> tuple[int, str, str]:
-    """The exit code, the error line and the standard output of a command line as a user types it."""
+    """Run a command line: its exit code, error line and standard output."""
     name, *arguments = [word.replace("FILES", str(folder)) for word in shlex.split(command)]
     if name == "train.py" and "--config" not in arguments:
         arguments = [*SMALL_RUN, f"output_dir={folder / 'run'}", *arguments]
@@ -116,7 +115,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:`log_with=:UserWarning")  # Accelerate's, of a tracker that is not installed
 @pytest.mark.parametrize(("command", "key", "word"), entries(), ids=[command for command, *_ in entries()])
-def test_bad_input(command, key, word, folder, monkeypatch):
+def test_a_bad_command_line_ends_with_one_line_and_writes_nothing(command, key, word, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
     code, line, out = run_line(command, folder)

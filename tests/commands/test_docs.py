@@ -1,4 +1,4 @@
-"""README.md and docs/ are true of the code: commands, keys, names, tables, links and pictures."""
+"""README.md and docs/ agree with the code: commands, keys, names, tables, links and pictures."""
 
 import ast
 import inspect
@@ -30,10 +30,10 @@ MODEL, HUB = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("m
 
 
 def table(first_column: str, text: str) -> list[list[str]]:
-    """The rows of the one table whose header begins with `first_column`."""
+    """The rows of the only table whose header starts with `first_column`."""
     before_and_after = text.split(f"\n| {first_column} |")
     assert len(before_and_after) == 2
-    lines = before_and_after[1].split("\n")[2:]  # without the rest of the header and the ruler
+    lines = before_and_after[1].split("\n")[2:]  # after the header and the line below it
     lines = lines[: next(index for index, line in enumerate(lines) if not line.startswith("|"))]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
@@ -61,13 +61,13 @@ def shell_lines(page: Path) -> list[str]:
 
 
 def mentions(page: Path) -> list[str]:
-    """What a page has in the code's font within a line or a paragraph."""
+    """The inline code of a page."""
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     return [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose)]
 
 
 def parse(words: list[str], is_complete: bool = True) -> None:
-    """Parse the words after `scratch`, as the command does before it runs. Raises an error if they are wrong."""
+    """Parse the words after `scratch` as the command does. Raises an error if they are wrong."""
     command = typer.main.get_command(app)
     while hasattr(command, "resolve_command"):
         if not words and not is_complete:
@@ -81,7 +81,7 @@ def parse(words: list[str], is_complete: bool = True) -> None:
 
 
 @each_page
-def test_commands_and_python_parse(page):
+def test_python_and_scratch_commands_can_be_parsed(page):
     for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         ast.parse(code)
     for line in shell_lines(page):
@@ -96,7 +96,7 @@ def test_commands_and_python_parse(page):
 
 
 @each_page
-def test_scripts_exist_and_have_the_options(page):
+def test_scripts_exist_and_have_the_named_options(page):
     for code in shell_lines(page) + mentions(page):
         for script, options in re.findall(r"python ((?:benchmarks|tests|docs)/\w+\.py)([^|;`]*)", code):
             source = (ROOT / script).read_text(encoding="utf-8")
@@ -134,14 +134,14 @@ def test_named_modules_exist_and_linked_names_are_defined_there(page):
         assert name in defined, (name, target)
 
 
-def test_names_of_the_model_exist():
-    """Config fields, modules and arguments in the code's font: in lower case with an underscore."""
+def test_config_fields_and_arguments_named_in_model_md_exist():
+    """Inline code in lower case with an underscore."""
     libraries = {"output_hidden_states", "rope_theta", "return_dict_in_generate"}
     named = {code for code in mentions(ROOT / "docs" / "model.md") if re.fullmatch(r"[a-z]\w*_\w+", code)}
     assert {name for name in named - libraries if not re.search(rf"\b{name}\b", sources())} == set()
 
 
-def test_the_table_of_the_config_is_the_class():
+def test_the_table_of_the_config_lists_its_fields_defaults_and_choices():
     fields = ScratchConfig.fields()
     rows = [(name.strip("`"), default.strip("`"), meaning) for name, default, meaning in table("field", MODEL)]
     assert [(name, default) for name, default, _ in rows] == [(name, repr(fields[name].default)) for name in fields]
@@ -150,7 +150,7 @@ def test_the_table_of_the_config_is_the_class():
             assert not isinstance(choice, str) or f"`{choice}`" in meaning, name
 
 
-def test_every_model_file_is_named_and_the_table_of_variants_is_their_files():
+def test_every_model_file_is_named_and_the_table_of_variants_agrees_with_them():
     assert [path for path in (ROOT / "configuration" / "models").iterdir() if f"`{path.stem}`" not in MODEL] == []
     rows = table("file", MODEL.split("## Model files and variants")[1])
     assert len(rows) == 6
@@ -168,17 +168,12 @@ def test_every_model_file_is_named_and_the_table_of_variants_is_their_files():
         ], name
 
 
-def test_the_auto_classes_are_the_registered_ones():
+def test_the_table_of_auto_classes_lists_the_registered_ones():
     rows = table("class", MODEL)
     assert len(rows) == 3
     for name, auto_class, _ in rows:
         mapping = getattr(transformers, auto_class.strip("`"))._model_mapping
         assert mapping[ScratchConfig].__name__ == re.search(r"`(\w+)`", name)[1]
-
-
-def test_the_weight_that_the_page_names_exists(make_model):
-    (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", MODEL)
-    assert name in make_model().state_dict()
 
 
 def test_the_options_of_a_push_are_listed():

@@ -1,15 +1,15 @@
-"""Several models on one command line: together, refused, and each alone."""
+"""Several models on one command line: an ensemble, or an error if they do not fit together."""
 
 import json
 import re
 import shutil
+from functools import partial
 
 import pytest
 import torch
 from conftest import few_sentences, padded, quick_run, run_training
-from test_translate import lines, run  # noqa: F401
 from translators import SENTENCES as MANY
-from translators import by_hand, same_rows, two_vocabularies, widened
+from translators import by_hand, lines, run_translate, same_rows, two_vocabularies, widened
 
 from modeling_scratch.commands.evaluate import split_arguments
 from modeling_scratch.errors import UserError
@@ -25,8 +25,13 @@ def folder():
 
 
 @pytest.fixture
+def run(folder, monkeypatch):
+    return partial(run_translate, monkeypatch, folder)
+
+
+@pytest.fixture
 def other(folder, tmp_path):
-    """With the same tokenizers, and other weights."""
+    """A model with the same tokenizers and other weights."""
     other, generator = shutil.copytree(folder, tmp_path / "other"), torch.Generator().manual_seed(0)
     model = load_translator(str(folder))
     for weight in model.parameters():
@@ -35,7 +40,7 @@ def other(folder, tmp_path):
     return other
 
 
-def test_models_translate_together(run, folder, other):  # noqa: F811
+def test_models_translate_as_an_ensemble(run, folder, other):
     source, target = load_tokenizers(str(folder))
     ensemble = Ensemble([load_translator(str(each)) for each in (folder, other)])
     ids = [source(sentence).input_ids for sentence in SENTENCES]
@@ -47,7 +52,7 @@ def test_models_translate_together(run, folder, other):  # noqa: F811
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 1, "scores": True}, {"n_best": 3}], ids=str)
-def test_a_model_with_itself_translates_as_alone(options, run, folder):  # noqa: F811
+def test_a_model_with_itself_translates_as_alone(options, run, folder):
     code, alone, message = run(lines(*SENTENCES), **options)
     together = run(lines(*SENTENCES), others=[str(folder)], **options)
     assert (together[0], together[2]) == (code, message) == (0, message)
@@ -57,14 +62,14 @@ def test_a_model_with_itself_translates_as_alone(options, run, folder):  # noqa:
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("config.json", {"model_type": "t5"}, "is a t5 model; this takes a scratch model"),
-        ("generation_config.json", {"eos_token_id": 3}, "its eos_token_id is 3, but that of {first} is 2"),
-        ("generation_config.json", {"decoder_start_token_id": 2}, "its decoder_start_token_id is 2, but that of"),
-        ("tokenizer_config.json", {"eos_token": "<unk>"}, "its source tokenizer is not that of {first}; models that"),
-        ("target_tokenizer/tokenizer.json", None, "its target tokenizer is not that of {first}; models that"),
+        ("config.json", {"model_type": "t5"}, "t5"),
+        ("generation_config.json", {"eos_token_id": 3}, "eos_token_id"),
+        ("generation_config.json", {"decoder_start_token_id": 2}, "decoder_start_token_id"),
+        ("tokenizer_config.json", {"eos_token": "<unk>"}, "source tokenizer"),
+        ("target_tokenizer/tokenizer.json", None, "target tokenizer"),
     ],
 )
-def test_models_that_differ_are_refused(file, values, message, run, folder, tmp_path):  # noqa: F811
+def test_models_that_differ_are_refused(file, values, message, run, folder, tmp_path):
     differs = tmp_path / "differs"
     shutil.copytree(folder, differs)
     if values is None:
@@ -73,11 +78,11 @@ def test_models_that_differ_are_refused(file, values, message, run, folder, tmp_
         (differs / file).write_text(json.dumps(json.loads((differs / file).read_text()) | values))
     code, output, error = run(others=[str(folder), str(differs)])
     assert (code, output, error.count("\n")) == (2, b"", 1)
-    assert f"{differs}" in error
-    assert message.format(first=folder) in error
+    assert str(differs) in error
+    assert message in error
 
 
-def test_a_run_with_itself_has_its_scores(trained, tmp_path, capsys):
+def test_a_run_with_itself_has_the_scores_of_the_run(trained, tmp_path, capsys):
     few, same = few_sentences(), widened(trained, tmp_path / "run")
     run_training(*few, evaluate=str(same))
     alone = capsys.readouterr().out
@@ -94,10 +99,10 @@ def test_runs_with_one_tokenizer_are_scored_together(trained, tmp_path, capsys):
     assert re.match(rf"{trained} \+ {second}, \d+ sentences of validation\n  BLEU ", capsys.readouterr().out)
 
 
-def test_models_and_keys_are_told_apart(tmp_path, monkeypatch):
+def test_models_and_overrides_are_distinguished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     arguments = ["here", "seed=3", "runs/lr=0.1", "data.test_files=a/b", "user/name"]
     assert split_arguments(arguments) == (["here", "runs/lr=0.1", "user/name"], ["seed=3", "data.test_files=a/b"])
-    with pytest.raises(UserError, match=r"'seed' is neither a model's folder or Hub name nor of the form KEY=VALUE"):
+    with pytest.raises(UserError, match=r"'seed'.*KEY=VALUE"):
         split_arguments(["seed"])

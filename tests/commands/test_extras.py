@@ -1,4 +1,4 @@
-"""The base requirements suffice to load, translate and convert; other commands name the extra that they need."""
+"""The base requirements suffice to load, translate and convert; other commands name the extra they need."""
 
 import os
 import re
@@ -22,7 +22,7 @@ SITE = Path(sysconfig.get_paths()["purelib"])
 
 
 def closure(requirements: list[str]) -> set[str]:
-    """The names of distributions that pip would install for these, without extras."""
+    """The distributions that pip would install for these requirements, without extras."""
     found: set[str] = set()
     while requirements:
         requirement = Requirement(requirements.pop())
@@ -34,7 +34,7 @@ def closure(requirements: list[str]) -> set[str]:
 
 
 def isolated(folder: Path, *extras: str):
-    """Runs Python with only the base requirements and those of some extras."""
+    """A function that runs Python with only the base requirements and those of some extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = [
         *project["dependencies"],
@@ -66,8 +66,7 @@ def run_base(tmp_path_factory):
     return isolated(tmp_path_factory.mktemp("site"))
 
 
-def test_translate(run_base, trained):
-    """With the same result as in the full environment."""
+def test_translations_are_those_of_the_full_environment(run_base, trained):
     result = run_base("modeling_scratch", "translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
     assert result.returncode == 0, result.stderr
     model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(trained), load_tokenizers(str(trained))
@@ -76,16 +75,16 @@ def test_translate(run_base, trained):
 
 
 @pytest.mark.slow
-def test_serve(tmp_path, trained):
-    """Until it binds the address, which is in use."""
+def test_the_service_starts_with_its_extra(tmp_path, trained):
+    """It ends when it binds its address, which is in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = isolated(tmp_path, "text", "serve")("modeling_scratch", "serve", str(trained), "--port", port)
-    assert result.stderr == f"error: --host 127.0.0.1 --port {port}: Address already in use; choose another\n"
+    assert re.fullmatch(rf"error: .*{port}: Address already in use.*\n", result.stderr)
 
 
 @pytest.mark.slow
-def test_convert(run_base, make_model, tmp_path):
+def test_models_are_converted_without_extras(run_base, make_model, tmp_path):
     same = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_attention_heads": 4}
     make_model(**same).save_pretrained(tmp_path / "model")
     result = run_base("modeling_scratch", "convert", "to-torch", str(tmp_path / "model"), str(tmp_path / "weights.pt"))
@@ -94,19 +93,13 @@ def test_convert(run_base, make_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_figures_name_the_missing_extra(run_base):
-    result = run_base("modeling_scratch", "figures", "architecture")
-    assert (result.returncode, result.stderr) == (
-        2,
-        "error: this needs matplotlib, which is not installed: pip install 'modeling-scratch[plots]'\n",
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [["train.py"], ["hub_upload.py", "runs/x", "a/b"], ["train.py", "--dry-run"]], ids=" ".join
+    "command",
+    [["train.py"], ["hub_upload.py", "runs/x", "a/b"], ["train.py", "--dry-run"], ["figures", "architecture"]],
+    ids=" ".join,
 )
 def test_commands_name_the_missing_extra(run_base, command):
-    result = run_base(str(ROOT / command[0]), *command[1:])
+    name, *arguments = command
+    result = run_base(*([str(ROOT / name)] if name.endswith(".py") else ["modeling_scratch", name]), *arguments)
     assert result.returncode == 2, result.stderr
     assert re.fullmatch(r"error: this needs \w+, .*pip install 'modeling-scratch\[\w+\]'\n", result.stderr)

@@ -1,7 +1,8 @@
-"""The shape of the package: which room may import which, and that a name means one thing."""
+"""The structure of the package: which folder may import which, and that a name means one thing."""
 
 import ast
 import sys
+import tomllib
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,8 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "modeling_scratch"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
-# From the top: a room, which is a folder or a module, imports those below it. The root's `__init__` lets users import
-# the model.
-ROOMS = [
+# From top to bottom: a folder or module may import those below it. `__init__` exports the model.
+ROWS = [
     "__main__",
     "commands",
     "apps",
@@ -26,7 +26,7 @@ ROOMS = [
     "__init__",
     "model",
 ]
-ROOT_ROOMS = ["metrics", "languages", "files", "errors"]
+LOWEST = ["metrics", "languages", "files", "errors"]
 
 
 @cache
@@ -35,7 +35,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imported(path: Path, nodes) -> set[str]:
-    """The full names that some nodes of a module import."""
+    """The full names that these nodes of a module import."""
     here, names = path.relative_to(PACKAGE).parent.parts, set()
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
@@ -47,29 +47,29 @@ def imported(path: Path, nodes) -> set[str]:
     return names
 
 
-def test_imports_point_down():
-    """At the top of modules and within functions."""
-    rooms, found = [*ROOMS, *ROOT_ROOMS], {}
+def test_modules_only_import_from_their_folder_and_below():
+    """At the top and within functions."""
+    rows, found = [*ROWS, *LOWEST], {}
     for path in MODULES:
         names = imported(path, ast.walk(parsed(path)))
         ours = {name.split(".")[1] for name in names if name.startswith("modeling_scratch.")}
-        ours = {name if name in rooms else "__init__" for name in ours}
-        above = rooms[: rooms.index(path.relative_to(PACKAGE).with_suffix("").parts[0])]
+        ours = {name if name in rows else "__init__" for name in ours}
+        above = rows[: rows.index(path.relative_to(PACKAGE).with_suffix("").parts[0])]
         if upward := ours & set(above):
             found[str(path.relative_to(PACKAGE))] = upward
     assert found == {}
 
 
-@pytest.mark.parametrize("room", ROOT_ROOMS)
-def test_root_modules_import_only_the_standard_library(room):
-    """Until a function needs more, so that recipes and figures can read the table of metrics without any extra."""
-    path = PACKAGE / f"{room}.py"
+@pytest.mark.parametrize("name", LOWEST)
+def test_the_lowest_modules_import_only_the_standard_library(name):
+    """At their top, so that no extra is needed to import them."""
+    path = PACKAGE / f"{name}.py"
     tops = {name.split(".")[0] for name in imported(path, parsed(path).body)}
     assert tops <= sys.stdlib_module_names | {"modeling_scratch"}
 
 
-def test_a_name_means_one_thing():
-    """Functions, classes and modules of different rooms have different names, except a command and what it calls."""
+def test_public_names_and_modules_are_unique():
+    """Except those of commands."""
     places = defaultdict(set)
     for path in MODULES:
         if path.relative_to(PACKAGE).parts[0] == "commands":
@@ -82,8 +82,8 @@ def test_a_name_means_one_thing():
     assert [name for name, paths in places.items() if len(paths) > 1] == []
 
 
-def test_temporary_folders_are_deleted_even_if_a_signal_ends_the_process():
-    """Unlike those of Python's own functions."""
+def test_temporary_folders_are_made_by_files_py():
+    """It deletes them even if a signal ends the process, unlike Python's own functions."""
     for path in MODULES:
         names = {
             each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in ast.walk(parsed(path))
@@ -91,14 +91,7 @@ def test_temporary_folders_are_deleted_even_if_a_signal_ends_the_process():
         assert path == PACKAGE / "files.py" or not names & {"TemporaryDirectory", "mkdtemp"}, path
 
 
-def test_every_module_has_a_docstring():
-    for path in MODULES:
-        assert len((ast.get_docstring(parsed(path)) or "").partition("\n")[0]) > 15, path
-
-
-def test_every_sub_package_is_in_the_wheel():
-    import tomllib
-
+def test_every_package_is_in_the_wheel():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
     there = {".".join(path.relative_to(ROOT).parent.parts) for path in PACKAGE.rglob("__init__.py")}
     assert set(listed) == there | {"modeling_scratch.configuration"}

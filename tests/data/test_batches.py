@@ -1,4 +1,4 @@
-"""Batches: within the budget, every pair once, and the same for any number of processes."""
+"""Batches stay within the budget, contain every pair once, and are the same for any number of processes."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_batches_have_little_padding():
     assert longest.sum() / padded > 0.95
 
 
-def test_epochs_differ_seeds_differ_and_both_repeat():
+def test_batches_depend_only_on_the_seed_and_the_epoch():
     def batches(seed, epoch):
         return [batch.tolist() for batch in plan_epoch(SOURCE, TARGET, 200, seed, epoch).batches]
 
@@ -44,7 +44,7 @@ def test_epochs_differ_seeds_differ_and_both_repeat():
 
 
 @pytest.mark.parametrize(("processes", "accumulation"), [(1, 1), (1, 3), (2, 1), (3, 2), (64, 1)])
-def test_the_same_global_batches_for_any_number_of_shares(processes, accumulation):
+def test_any_number_of_processes_and_micro_batches_share_the_same_batches(processes, accumulation):
     plan = plan_epoch(SOURCE, TARGET, 200, 0, 0)
     shares = [list(plan.micro_batches(0, rank, processes, accumulation)) for rank in range(processes)]
     assert {len(share) for share in shares} == {len(plan) * accumulation}
@@ -55,14 +55,14 @@ def test_the_same_global_batches_for_any_number_of_shares(processes, accumulatio
         assert plan.target_tokens(update) == TARGET[batch].sum()
 
 
-def test_weights_set_how_often_an_epoch_contains_a_pair():
+def test_the_weight_of_a_pair_is_its_mean_number_of_copies_in_an_epoch():
     weights = np.repeat([1.0, 0.25, 3.0, 1.5], 125)
     epochs = [np.bincount(np.concatenate(_weighted(epoch, weights).batches), minlength=500) for epoch in range(200)]
     assert {tuple(counts[:125]) for counts in epochs} == {(1,) * 125}
     assert {tuple(counts[250:375]) for counts in epochs} == {(3,) * 125}
     drawn, one_or_two = np.array(epochs)[:, 125:250], np.array(epochs)[:, 375:]
     assert (set(drawn.flat), set(one_or_two.flat)) == ({0, 1}, {1, 2})
-    # The mean of 200 draws for each pair: within five standard errors.
+    # The mean of 200 draws of each pair is within five standard errors.
     assert np.abs(drawn.mean(axis=0) - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 200)
     assert np.abs(one_or_two.mean(axis=0) - 1.5).max() < 5 * np.sqrt(0.25 / 200)
     plan = _weighted(0, weights)
@@ -75,12 +75,12 @@ def _weighted(epoch, weights):
     return plan_epoch(SOURCE, TARGET, 200, 0, epoch, weights)
 
 
-def test_resuming_yields_the_exact_tail():
+def test_resuming_yields_the_rest_of_the_epoch():
     plan = plan_epoch(SOURCE, TARGET, 200, 0, 3)
     assert list(plan.micro_batches(5, 1, 2, 2)) == list(plan.micro_batches(0, 1, 2, 2))[10:]
 
 
-def test_loader_pads_masks_and_marks_empty_shares():
+def test_the_loader_pads_and_masks_and_makes_a_batch_without_labels_of_an_empty_share():
     dataset = Dataset.from_dict({"input_ids": [[5, 2], [6, 7, 2]], "labels": [[8, 9, 2], [2]]})
     full, empty = list(make_loader(dataset, [[0, 1], [EMPTY]], PairCollator(4)))
     assert full["input_ids"].tolist() == [[5, 2, 4], [6, 7, 2]]
@@ -90,7 +90,7 @@ def test_loader_pads_masks_and_marks_empty_shares():
     assert empty["input_ids"].shape[0] == 1
 
 
-def test_a_loader_draws_nothing_from_the_global_stream():
+def test_the_loader_leaves_the_global_random_state_unchanged():
     dataset = Dataset.from_dict({"input_ids": [[2]], "labels": [[2]]})
     before = torch.get_rng_state()
     list(make_loader(dataset, [[0]], PairCollator(0)))
@@ -98,7 +98,7 @@ def test_a_loader_draws_nothing_from_the_global_stream():
 
 
 @pytest.mark.parametrize("collate", [PairCollator(0), BinCollator(0)])
-def test_collators_keep_types(collate):
+def test_collators_return_int64(collate):
     batch = collate([([1, 2], np.array([3, 2], dtype=np.int32))])
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
 
@@ -112,7 +112,7 @@ def test_bins_are_full_and_contain_every_pair_once():
     assert totals.max(axis=1).mean() > 0.9 * 128
 
 
-def test_rows_of_bins_contain_whole_pairs():
+def test_bins_contain_whole_pairs_and_are_as_long_as_needed():
     pairs = [(RANDOM.integers(4, 99, s), RANDOM.integers(4, 99, t)) for s, t in zip(SOURCE, TARGET, strict=True)]
     batch = BinCollator(0, rows=7)(pairs)
     rows, length = batch["input_ids"].shape
@@ -128,7 +128,7 @@ def test_rows_of_bins_contain_whole_pairs():
     for name, segments, padding in sides:
         assert (batch[name][batch[segments] == 0] == padding).all()
         begins = batch[segments][:, 1:] - batch[segments][:, :-1]
-        assert set(begins[batch[segments][:, 1:] > 0].tolist()) == {0, 1}  # the tokens of a pair stand together
-    # Rows that the longest sentences fill to four fifths, and at least two of them.
+        assert set(begins[batch[segments][:, 1:] > 0].tolist()) == {0, 1}  # tokens of a pair are adjacent
+    # The longest sentence may fill at most four fifths of a longer row, and there are at least two rows.
     shapes = [tuple(BinCollator(0)([([5] * length, [6])])["labels"].shape) for length in (64, 65, 120, 129)]
     assert shapes == [(2, 128), (2, 384), (2, 128), (2, 640)]

@@ -1,4 +1,4 @@
-"""The embedded corpus: size, seed, disjoint splits, and German that a grammar book would pass."""
+"""The embedded corpus: size, seed, disjoint splits, and correct German."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_the_corpus_is_written_to_text_files(tmp_path, corpus):
         assert lines == [pair[language] for pair in corpus["train"][:50]]
 
 
-def test_the_seed_decides(corpus):
+def test_the_corpus_depends_on_the_seed(corpus):
     assert make_corpus(50, 5, 5, seed=0)["train"] == corpus["train"][:50]
     assert make_corpus(50, 5, 5, seed=1)["train"] != corpus["train"][:50]
 
@@ -34,7 +34,6 @@ def test_the_seed_decides(corpus):
 @pytest.mark.parametrize(
     ("english", "german"),
     [
-        # article and adjective agree in gender, number and case
         ("a small cat", {"eine kleine Katze", "einer kleinen Katze"}),
         ("the old man", {"der alte Mann", "den alten Mann", "dem alten Mann"}),
         ("an old child", {"ein altes Kind", "einem alten Kind"}),
@@ -43,24 +42,24 @@ def test_the_seed_decides(corpus):
         ("our strong birds", {"unsere starken Vögel", "unseren starken Vögeln"}),
     ],
 )
-def test_articles_and_adjectives_agree(corpus, english, german):
+def test_articles_and_adjectives_agree_in_gender_number_and_case(corpus, english, german):
     found = [pair for pair in corpus["train"] if f"{english} " in f"{pair['en'].lower()[:-1]} "]
     assert found
     for pair in found:
         assert any(form.lower() in pair["de"].lower() for form in german), pair
 
 
-def test_german_word_order(corpus):
+def test_verbs_are_second_in_main_clauses_and_last_in_subordinate_ones(corpus):
     pairs = [pair for split in corpus.values() for pair in split]
     fronted = [pair["de"] for pair in pairs if pair["de"].startswith("Heute ")]
     assert fronted
     subjects = ("der", "die", "das", "ein", "eine", "er", "sie", "wir", "kein", "keine", "dieser", "dieses", "diese")
-    assert not any(sentence.split()[1] in subjects for sentence in fronted)  # the verb comes second
+    assert not any(sentence.split()[1] in subjects for sentence in fronted)
     dass = [pair["de"].rstrip(".").split() for pair in pairs if ", dass " in pair["de"]]
     finite = {"hat", "haben", "ist", "sind", "kann", "können", "muss", "müssen", "darf", "dürfen", "soll", "sollen"}
     with_auxiliary = [words for words in dass if finite & set(words)]
     assert with_auxiliary
-    assert all(words[-1] in finite for words in with_auxiliary)  # and last in a subordinate clause
-    assert any(pair["de"].endswith(" an.") and "kommt " in pair["de"] for pair in pairs)  # split verbs
+    assert all(words[-1] in finite for words in with_auxiliary)
+    assert any(pair["de"].endswith(" an.") and "kommt " in pair["de"] for pair in pairs)  # separable verbs
     assert any(pair["de"].endswith(" ankommt.") for pair in pairs)
     assert any(", der " in pair["de"] and " that " in pair["en"] for pair in pairs)  # relative clauses

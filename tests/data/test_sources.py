@@ -1,4 +1,4 @@
-"""The pairs of each split: from files, the Hub and the embedded corpus; held out, mixed, cached and tokenized."""
+"""The pairs of each split: from files, the Hub or the embedded corpus; held out, mixed, cached and tokenized."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ def pairs_of(dataset) -> list[tuple[str, str]]:
     return list(zip(dataset["source"], dataset["target"], strict=True))
 
 
-def test_the_cache_follows_the_content_of_files(tmp_path):
+def test_a_changed_file_is_read_again_even_if_its_time_is_unchanged(tmp_path):
     pairs = [(f"word {number}", f"Wort {number}") for number in range(50)]
     section = DataSection(train_files=text_files(tmp_path, pairs=pairs))
     assert loaded(section) == pairs
@@ -36,8 +36,8 @@ def test_the_cache_follows_the_content_of_files(tmp_path):
     assert loaded(section) == pairs
 
 
-def test_data_sets_on_the_hub(monkeypatch):
-    """The conventions of wmt and opus sets (a Translation feature) and of bentrevett/multi30k (flat columns)."""
+def test_data_sets_on_the_hub_may_have_a_translation_feature_or_a_column_for_each_language(monkeypatch):
+    """As wmt/wmt14 and bentrevett/multi30k do."""
     wmt = Dataset.from_dict(
         {"translation": [{"en": source, "de": target} for source, target in PAIRS]},
         features=Features({"translation": Translation(languages=["de", "en"])}),
@@ -54,37 +54,37 @@ def test_data_sets_on_the_hub(monkeypatch):
     assert pairs_of(source_of("train", DataSection(name="wmt/wmt14", subset="de-en"), 0).load()) == PAIRS
     assert pairs_of(source_of("test", multi30k, 0).load()) == PAIRS
     assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
-    with pytest.raises(UserError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
+    with pytest.raises(UserError, match=r"'fr'.* de, en"):
         source_of("train", DataSection(name="wmt/wmt14", target_language="fr"), 0).load()
-    with pytest.raises(UserError, match=r"data\.name: 'a/b' cannot be read: KeyError"):  # as any error of the library
+    with pytest.raises(UserError, match=r"data\.name: 'a/b' .*KeyError"):
         source_of("train", DataSection(name="a/b", subset="c"), 0).load()
 
 
 def test_a_missing_subset_is_named(tmp_path):
     table(tmp_path, "csv", [{"en": "a", "de": "b"}])
     (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: x\n- config_name: y\n---\n")
-    with pytest.raises(UserError, match=r"\(set data\.subset\): .*'x', 'y'"):
+    with pytest.raises(UserError, match=r"data\.subset.*'x', 'y'"):
         source_of("train", DataSection(name=str(tmp_path)), 0).load()
 
 
 # -- held-out pairs ----------------------------------------------------------------------------------------------------
 
 
-def test_validation_pairs_are_held_out_as_the_datasets_library_draws_them(tmp_path, caplog):
+def test_validation_pairs_are_those_of_train_test_split(tmp_path, caplog):
     section = DataSection(train_files=text_files(tmp_path, pairs=NUMBERED), validation_size=20)
     expected = source_of("train", section, 5).load().train_test_split(test_size=20, seed=5)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         found = load_pairs(section, 5)
     assert found["validation"].to_dict() == expected["test"].to_dict()
     assert found["train"].to_dict() == expected["train"].to_dict()
-    assert "held out 20 of 60" in caplog.text
+    assert "20 of 60" in caplog.text
     assert load_split(section, 5, "validation").to_dict() == found["validation"].to_dict()
     with pytest.raises(UserError, match=r"data\.validation_size \(60\)"):
         load_pairs(section.model_copy(update={"validation_size": 60}), 0)
     assert len(load_pairs(section.model_copy(update={"validation_size": None}), 0)["validation"]) == 6  # a tenth
 
 
-def test_no_copy_of_a_held_out_pair_is_trained_on(tmp_path, caplog):
+def test_copies_of_held_out_pairs_are_not_trained_on(tmp_path, caplog):
     copies, more = NUMBERED[:40] + NUMBERED[:20], text_files(tmp_path, "more", NUMBERED)
     section = DataSection(train_files=text_files(tmp_path, pairs=copies), mix=[{"files": more}], validation_size=20)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
@@ -97,7 +97,7 @@ def test_no_copy_of_a_held_out_pair_is_trained_on(tmp_path, caplog):
     assert "also training pairs" not in caplog.text
 
 
-def test_pairs_without_text_are_not_held_out(tmp_path):
+def test_pairs_with_an_empty_side_are_not_held_out(tmp_path):
     pairs = [(f"s{i}" * (i % 3 > 0), f"t{i}" * (i % 4 > 0)) for i in range(24)]
     splits = load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=8), 0)
     held_out = set(pairs_of(splits["validation"]))
@@ -105,11 +105,11 @@ def test_pairs_without_text_are_not_held_out(tmp_path):
     assert held_out <= {pair for pair in pairs if all(pair)}
     assert len(splits["train"]) == 16
     nearly_empty = DataSection(train_files=text_files(tmp_path, "few", [("", "x"), ("y", "")] * 9 + [("a", "b")]))
-    with pytest.raises(UserError, match="none of the 1 pairs held out"):
+    with pytest.raises(UserError, match="held out"):
         load_pairs(nearly_empty, 0)
 
 
-def test_the_embedded_corpus_without_its_other_splits():
+def test_the_embedded_corpus_can_hold_out_its_validation_pairs():
     pairs = load_pairs(DataSection(embedded_size=50, validation=None, test=None), 0)
     assert {split: len(pairs[split]) for split in pairs} == {"train": 45, "validation": 5}
 
@@ -118,8 +118,8 @@ def test_test_pairs_that_are_also_training_pairs_are_warned_about(tmp_path, capl
     more = {"validation_files": text_files(tmp_path, "dev", [("a", "b"), ("s1", "other")])}
     test = text_files(tmp_path, "test", [("s1", "t1"), ("s1", "t1"), ("c", "d")])
     load_pairs(DataSection(train_files=text_files(tmp_path, pairs=NUMBERED), test_files=test, **more), 0)
-    warned = [record for record in caplog.records if "also training pairs" in record.message]
-    assert [(each.levelname, "2 of the 3 test pairs (66.7%)" in each.message) for each in warned] == [("WARNING", True)]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "2 of the 3 test pairs (66.7%)" in warning
 
 
 # -- several sources ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_mixed_sources_follow_the_training_pairs_with_tags_and_weights(tmp_path)
     assert pairs["validation"].column_names == ["source", "target"]
 
 
-def test_a_split_loaded_alone_equals_that_of_all(tmp_path):
+def test_a_split_loaded_alone_equals_that_loaded_with_all(tmp_path):
     mix = [{"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2}]
     section = DataSection(train_files=text_files(tmp_path), validation_files=text_files(tmp_path, "held"), mix=mix)
     for split, pairs in load_pairs(section, 0).items():
@@ -151,27 +151,23 @@ def test_a_split_loaded_alone_equals_that_of_all(tmp_path):
         load_split(section, 0, "test")
 
 
-def test_wrong_files_of_mixed_sources(tmp_path):
-    own, other = text_files(tmp_path), text_files(tmp_path, "other")
-    section = DataSection(train_files=own, mix=[{"files": other}, {"files": str(tmp_path / "none")}])
-    with pytest.raises(UserError, match=r"data\.mix\[1\]\.files: .*none\.en nor"):
-        check_files(section)
-    section = DataSection(train_files=own, mix=[{"files": own}])
-    with pytest.raises(UserError, match=r"data\.mix: .* is also in data\.train_files"):
-        check_files(section)
-    check_files(section.model_copy(update={"validation_files": [other]}))
+def test_a_wrong_file_of_a_mixed_source_is_named(tmp_path):
+    own = text_files(tmp_path)
+    with pytest.raises(UserError, match=r"data\.mix: .* data\.train_files"):
+        check_files(DataSection(train_files=own, mix=[{"files": own}]))
     (tmp_path / "x.csv").write_text("id,en\n1,One.\n")
-    with pytest.raises(UserError, match=r"data\.mix\[0\]: .*x\.csv has no column 'de'"):
+    with pytest.raises(UserError, match=r"data\.mix\[0\]: .*x\.csv .*'de'"):
         load_pairs(DataSection(train_files=own, validation_size=1, mix=[{"files": str(tmp_path / "x.csv")}]), 0)
+    other = text_files(tmp_path, "other")
     section = DataSection(train_files=own, validation_files=other, mix=[{"files": other}])
-    with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w is also a training file"):
+    with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w .*training file"):
         check_files(section)
 
 
 # -- token ids ---------------------------------------------------------------------------------------------------------
 
 
-def test_tokenizing_drops_empty_and_long_pairs_and_counts_them(caplog):
+def test_tokenizing_drops_and_counts_empty_and_long_pairs(caplog):
     pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", "")]
     pairs += [("\u200b", "x"), ("a", "\ufeff \u200b"), ("a\u00a0 \u200bb", "\u200e x\u200b y")]  # as "a b", "x y"
     dataset = Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
@@ -181,14 +177,14 @@ def test_tokenizing_drops_empty_and_long_pairs_and_counts_them(caplog):
     assert list(tokenized["index"]) == [6]
     assert list(tokenized["input_ids"]) == [tokenizer("a b").input_ids]
     assert list(tokenized["labels"]) == [tokenizer("x y").input_ids]
-    assert "dropped 6 of 7 train pairs" in caplog.text
+    assert "6 of 7 train pairs" in caplog.text
     source_lengths, target_lengths = pair_lengths(tokenized)
     assert source_lengths.tolist() == [len(tokenizer("a b").input_ids)] == target_lengths.tolist()
-    with pytest.raises(UserError, match="all 7 train pairs were dropped"):
+    with pytest.raises(UserError, match="all 7 train pairs"):
         tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 1, 256), "train")
 
 
-def test_pairs_are_tokenized_once(tmp_path):
+def test_tokenized_pairs_are_cached(tmp_path):
     dataset = source_of("train", DataSection(train_files=text_files(tmp_path)), 0).load()
     first, again, other = (
         tokenize_pairs(dataset, PairTokenizer(*[train_tokenizer(iter([["a b"]]), 300)] * 2, limit, 256), "train")
@@ -199,8 +195,8 @@ def test_pairs_are_tokenized_once(tmp_path):
     assert Value("string") not in first.features.values()
 
 
-def test_each_side_has_its_own_sentencepiece_model(tmp_path):
-    """The tokenizer of OPUS-MT reads sources with one and targets with the other; see MarianTokenizer."""
+def test_targets_are_tokenized_with_the_target_model_of_marian(tmp_path):
+    """The tokenizer of OPUS-MT has a SentencePiece model for each side."""
     sentencepiece = pytest.importorskip("sentencepiece")
     pairs, pieces = make_corpus(300, 1, 1)["train"], {"</s>": 0, "<unk>": 1, "<pad>": 2}
     for side in ("en", "de"):

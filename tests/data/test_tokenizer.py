@@ -1,4 +1,4 @@
-"""Tokenizers: exact round trips, special tokens, determinism, bounded samples, existing vocabularies."""
+"""Tokenizers: exact round trips, special tokens, training on samples, existing tokenizers."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ def reloaded(trained_tokenizer, tmp_path_factory):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_round_trip_without_unknown_tokens(reloaded, trained_tokenizer, text):
+def test_any_text_survives_a_round_trip_without_unknown_tokens(reloaded, trained_tokenizer, text):
     ids = reloaded(text).input_ids
     assert reloaded.decode(ids, skip_special_tokens=True) == text
     assert reloaded.unk_token_id not in ids
@@ -42,7 +42,7 @@ def test_round_trip_without_unknown_tokens(reloaded, trained_tokenizer, text):
     assert ids == trained_tokenizer(text).input_ids
 
 
-def test_every_character_of_the_basic_plane(reloaded):
+def test_every_character_of_the_basic_plane_survives_a_round_trip(reloaded):
     for start in range(0, 0x10000, 0x400):
         text = "".join(map(chr, range(start, start + 0x400)))
         text = unicodedata.normalize("NFC", "".join(c for c in text if not 0xD800 <= ord(c) <= 0xDFFF))
@@ -50,7 +50,7 @@ def test_every_character_of_the_basic_plane(reloaded):
         assert reloaded.decode(reloaded(text).input_ids, skip_special_tokens=True) == shown
 
 
-def test_special_tokens(reloaded):
+def test_special_tokens_have_their_ids_and_are_not_read_from_text(reloaded):
     ids = [reloaded.pad_token_id, reloaded.bos_token_id, reloaded.eos_token_id, reloaded.unk_token_id]
     assert ids == [0, 1, 2, 3]
     assert reloaded(text_target="Die Katze.").input_ids == reloaded("Die Katze.").input_ids
@@ -58,13 +58,13 @@ def test_special_tokens(reloaded):
     assert len(reloaded) == vocabulary_size(reloaded) == 400
 
 
-def test_invisible_characters_change_no_token(reloaded):
+def test_invisible_characters_are_ignored(reloaded):
     plain = "The old cat sleeps."
     for character in INVISIBLE:
         assert reloaded(f"{character}The o{character}ld cat{character} sleeps.{character}") == reloaded(plain)
         assert clean(f"{character} The o{character}ld {character} cat sleeps. {character}") == plain
         assert reloaded(character).input_ids == [reloaded.eos_token_id]
-    for character in "\u200c\u200d\ufe0f":  # which change how letters and emoji look
+    for character in "\u200c\u200d\ufe0f":  # these change how letters and emoji look
         assert reloaded(text := f"The o{character}ld cat sleeps.") != reloaded(plain)
         assert clean(text) == text
 
@@ -74,17 +74,17 @@ def test_training_is_deterministic(trained_tokenizer):
     assert again.backend_tokenizer.to_str() == trained_tokenizer.backend_tokenizer.to_str()
 
 
-def test_training_takes_linear_time_for_very_long_words():
-    """It sees at most 1,000 bytes of a word at once; otherwise the whole word would become a token here."""
+def test_training_splits_very_long_words():
+    """Into pieces of 1,000 bytes; it would otherwise take quadratic time."""
     tokenizer = train_tokenizer(iter([["a" * 5000, "b c"] * 2]), 400)
     assert max(map(len, tokenizer.get_vocab())) == 1000
-    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a" * 5000)) == 1  # but encoded whole
+    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a" * 5000)) == 1  # encoding does not
     marks = "a" + "".join(chr(0x300 + number * number % 112) for number in range(100_000))
     tokenizer = train_tokenizer(iter([[marks, *SENTENCES]]), 400)
     assert len(tokenizer) == 400
 
 
-def test_sentences_above_the_limit_are_sampled(caplog):
+def test_training_uses_a_random_sample_of_sentences(caplog):
     dataset = Dataset.from_dict({"source": [f"s{i}" for i in range(5000)], "target": [f"t{i}" for i in range(5000)]})
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         drawn = []
@@ -99,7 +99,7 @@ def test_sentences_above_the_limit_are_sampled(caplog):
     assert total == sum(map(len, batches)) == 5000
 
 
-def test_two_tokenizers_are_saved_and_loaded(tmp_path, trained_tokenizer):
+def test_one_or_two_tokenizers_are_saved_and_loaded(tmp_path, trained_tokenizer):
     target = train_tokenizer(iter([SENTENCES[1::2]]), 350)
     sizes = {"vocab_size": 400, "decoder_vocab_size": 350, "share_encoder_decoder_embeddings": False}
     ScratchConfig(**sizes).save_pretrained(tmp_path)
@@ -116,7 +116,7 @@ def test_two_tokenizers_are_saved_and_loaded(tmp_path, trained_tokenizer):
 
 @pytest.fixture
 def encoding():
-    """Shaped like cl100k_base: byte ranks, merges, its pattern, and special tokens above a gap in the ids."""
+    """A small encoding like cl100k_base, with its pattern and a gap in the ids before the special token."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     for merge in (b"th", b"the", b" t", b" th", b" the", b"in", b"ing"):
         ranks[merge] = len(ranks)
@@ -127,7 +127,7 @@ def encoding():
     return tiktoken.Encoding("test", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 270})
 
 
-def test_tiktoken_keeps_every_id(encoding, monkeypatch, tmp_path):
+def test_a_tiktoken_encoding_keeps_its_ids(encoding, monkeypatch, tmp_path):
     monkeypatch.setattr(tokenizer_module, "_load", lambda name: from_tiktoken(encoding))
     adopted = adopt_tokenizer("cl100k_base")
     adopted.save_pretrained(tmp_path)
@@ -148,9 +148,9 @@ def word_level(tmp_path, vocabulary, **special):
     return str(tmp_path)
 
 
-def test_an_existing_token_is_never_reused_as_a_special_one(tmp_path):
+def test_existing_tokens_are_not_used_as_special_ones(tmp_path):
     taken = word_level(tmp_path / "taken", {"u": 0, "a": 1, "<pad>": 2})
-    with pytest.raises(ValueError, match=r"has no pad_token, and '<pad>' is already a token \(id 2\)"):
+    with pytest.raises(ValueError, match="pad_token"):
         adopt_tokenizer(taken)
     vocabulary = {"u": 0, "a": 1, "</s>": 2, "<s>": 3}
     shared = word_level(
@@ -160,13 +160,13 @@ def test_an_existing_token_is_never_reused_as_a_special_one(tmp_path):
         adopt_tokenizer(shared)
 
 
-def test_missing_tokens_are_added(tmp_path):
+def test_missing_special_tokens_are_added(tmp_path):
     adopted = adopt_tokenizer(word_level(tmp_path, {"u": 0, "a": 1}, unk_token="u"))
     assert [adopted.pad_token_id, adopted.bos_token_id, adopted.eos_token_id] == [2, 3, 4]
     assert adopted("a").input_ids == [1, 4]
 
 
-def test_adopted_tokenizers_end_with_eos_even_if_their_class_does_otherwise(tmp_path):
+def test_adopted_tokenizers_end_every_text_with_eos(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "##s"]
     BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(tmp_path / "bert")
     adopted = adopt_tokenizer(str(tmp_path / "bert"))
@@ -177,12 +177,12 @@ def test_adopted_tokenizers_end_with_eos_even_if_their_class_does_otherwise(tmp_
 
 def test_tokenizers_of_other_kinds_of_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bart"}')
-    with pytest.raises(ValueError, match="is a bart model; only scratch and marian models are supported"):
+    with pytest.raises(ValueError, match="bart"):
         load_tokenizers(str(tmp_path))
 
 
-def test_remote_code_is_never_run(tmp_path, monkeypatch):
-    """Even if standard input says yes, where Transformers would ask for consent."""
+def test_custom_code_is_never_run(tmp_path, monkeypatch):
+    """Even if the user answers yes where Transformers asks for consent."""
     monkeypatch.setattr("builtins.input", lambda *_: "yes")
     config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(config))

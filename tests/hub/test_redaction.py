@@ -1,4 +1,4 @@
-"""Tokens in what is printed and logged."""
+"""Access tokens never appear in what is printed or logged."""
 
 import logging
 
@@ -13,7 +13,7 @@ def logged_in(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", ADA)
 
 
-def test_tokens_are_redacted(monkeypatch):
+def test_tokens_are_redacted_by_shape_and_by_value(monkeypatch):
     refused = "GET /whoami: 'authorization={}' was refused"
     assert redact(refused.format(ADA)) == refused.format("<token>")
     assert redact("somebody's hf_0123456789abcdefghij") == "somebody's <token>"
@@ -21,12 +21,12 @@ def test_tokens_are_redacted(monkeypatch):
     assert redact(refused.format("of_another_shape")) == refused.format("<token>")
 
 
-def test_what_is_no_token_stays():
+def test_other_text_is_left_unchanged():
     for text in ("hf_hub_download(repo_id)", "sha256 " + "0123456789abcdef" * 4, ADA[:9], "ada%2Fmodel", "a\n  b"):
         assert redact(text) == text
 
 
-def test_tracebacks_and_logs_hold_no_token(caplog):
+def test_tracebacks_and_logs_contain_no_token(caplog):
     try:
         try:
             raise KeyError(f"the cause: {ADA}")

@@ -1,4 +1,4 @@
-"""ScratchConfig: choices, contradictions, what a recipe checks of its fields, round trips."""
+"""ScratchConfig: choices and contradictions, the checks of its fields in recipes, loading."""
 
 import json
 import re
@@ -15,28 +15,23 @@ from modeling_scratch.recipe.reading import check_fields
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"d_model": 30, "encoder_attention_heads": 4},
-            "d_model (30) must be divisible by encoder_attention_heads (4)",
-        ),
+        ({"d_model": 30}, "d_model (30) must be divisible by encoder_attention_heads (4)"),
         ({"decoder_attention_heads": 7}, "decoder_attention_heads (7)"),
-        ({"decoder_vocab_size": 70}, "share_encoder_decoder_embeddings needs one vocabulary"),
-        ({"position_embedding_type": "rotary", "d_model": 36, "encoder_attention_heads": 4}, "must be even"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'; it must be default or linear"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "rope_type 'linear' needs a factor"),
+        ({"encoder_attention_heads": 0}, "encoder_attention_heads (0)"),
+        ({"decoder_vocab_size": 70}, "share_encoder_decoder_embeddings"),
+        ({"position_embedding_type": "rotary", "d_model": 36, "encoder_attention_heads": 4}, "even"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "default or linear"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "factor"),
         ({"norm_position": "before"}, "norm_position is 'before'; it must be one of 'pre', 'post'"),
-        ({"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; it must be one of"),
-        ({"final_norm": "encoder"}, "final_norm is 'encoder'; it must be one of True, False, 'decoder'"),
         ({"final_norm": 1}, "final_norm is 1; it must be one of True"),
-        ({"encoder_attention_heads": 0}, "must be divisible by encoder_attention_heads (0)"),
     ],
 )
-def test_no_choice_or_a_contradiction(fields, message):
+def test_a_wrong_choice_or_a_contradiction_is_refused(fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ScratchConfig(**(SMALL_MODEL | fields))
 
 
-def test_an_older_name_of_the_type_of_rotary_positions():
+def test_the_older_name_of_rope_type_is_understood():
     config = ScratchConfig(position_embedding_type="rotary", rope_parameters={"type": "linear", "factor": 2.0})
     assert config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
@@ -44,47 +39,38 @@ def test_an_older_name_of_the_type_of_rotary_positions():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"d_model": "512"}, "d_model: must be an integer, got '512'"),
-        ({"d_model": True}, "d_model: must be an integer, got True"),
-        ({"dropout": "0.1"}, "dropout: must be a number, got '0.1'"),
-        ({"dropout": None}, "dropout: must be a number, got None"),
-        ({"dropout": 1.5}, "dropout: must be less than 1, got 1.5"),
+        ({"d_model": "512"}, "d_model: must be an integer"),
+        ({"d_model": True}, "d_model: must be an integer"),
+        ({"dropout": None}, "dropout: must be a number"),
+        ({"dropout": 1.5}, "dropout: must be less than 1"),
         ({"activation_dropout": -0.1}, "activation_dropout: must be greater than or equal to 0"),
-        ({"encoder_layers": -1}, "encoder_layers: must be greater than or equal to 1, got -1"),
-        ({"decoder_vocab_size": 0}, "decoder_vocab_size: must be greater than or equal to 1, got 0"),
+        ({"decoder_vocab_size": 0}, "decoder_vocab_size: must be greater than or equal to 1"),
         ({"norm_eps": 0.0}, "norm_eps: must be greater than 0"),
         ({"init_std": float("inf")}, "init_std: must be a finite number"),
-        ({"gated_ffn": 1}, "gated_ffn: must be true or false, got 1"),
-        ({"share_layers": "yes"}, "share_layers: must be true or false, got 'yes'"),
+        ({"gated_ffn": 1}, "gated_ffn: must be true or false"),
         ({"activation_function": None}, "activation_function: must be text"),
-        ({"activation_function": "rellu"}, "'rellu' is unknown; Transformers has relu, relu6, relu2"),
-        ({"pad_token_id": -1}, "pad_token_id: must be greater than or equal to 0, got -1"),
-        ({"norm_position": "before"}, "norm_position: must be 'pre' or 'post', got 'before'"),
-        ({"final_norm": "encoder"}, "final_norm: must be True, False or 'decoder', got 'encoder'"),
-        ({"droput": 0.1}, "unknown recipe key 'droput'; did you mean 'dropout'?"),
-        ({"hidden_size": 64}, "unknown recipe key 'hidden_size'; did you mean 'd_model'?"),
+        ({"activation_function": "rellu"}, "relu6"),
+        ({"pad_token_id": -1}, "pad_token_id: must be greater than or equal to 0"),
+        ({"norm_position": "before"}, "norm_position: must be 'pre' or 'post'"),
+        ({"final_norm": "encoder"}, "final_norm: must be True, False or 'decoder'"),
+        ({"droput": 0.1}, "did you mean 'dropout'?"),
+        ({"hidden_size": 64}, "did you mean 'd_model'?"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type: must be 'default' or 'linear'"),
-        ({"rope_parameters": {"factor": -2.0}}, "rope_parameters.factor: must be greater than or equal to 1, got -2.0"),
+        ({"rope_parameters": {"factor": -2.0}}, "rope_parameters.factor: must be greater than or equal to 1"),
         ({"rope_parameters": {"rope_theta": float("nan")}}, "rope_parameters.rope_theta: must be a finite number"),
-        ({"rope_parameters": {"rope_theta": "x"}}, "rope_parameters.rope_theta: must be a number"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "unknown recipe key 'rope_parameters.partial_rotary"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary"),
     ],
 )
-def test_a_recipe_s_fields_are_typed(fields, message):
+def test_recipes_check_the_type_and_range_of_every_field(fields, message):
     with pytest.raises(UserError, match=re.escape(message)):
         check_fields(fields, "model")
 
 
-def test_integer_where_a_float_is_meant():
+def test_recipes_take_integers_for_floats():
     check_fields({"dropout": 0, "rope_parameters": {"rope_theta": 500}}, "model")
 
 
-def test_it_says_whether_there_is_a_decoder():
-    assert ScratchConfig().is_encoder_decoder is True
-    assert ScratchConfig(is_encoder_decoder=False).is_encoder_decoder is False
-
-
-def test_loaded_config_keeps_unknown_keys(tmp_path):
+def test_a_loaded_config_keeps_unknown_keys(tmp_path):
     ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(
@@ -96,7 +82,7 @@ def test_loaded_config_keeps_unknown_keys(tmp_path):
     assert "vocab_size" in config.fields()
 
 
-def test_round_trip(tmp_path):
+def test_a_loaded_config_equals_the_saved_one(tmp_path):
     fields = {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False, "init_std": 0.02, "gated_ffn": True}
     fields |= {"final_norm": "decoder", "share_layers": True, "position_embedding_type": "alibi"}
     config = ScratchConfig(**(SMALL_MODEL | fields))
@@ -107,7 +93,7 @@ def test_round_trip(tmp_path):
     assert loaded.rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
 
 
-def test_generic_names_and_the_decoder_s_view():
+def test_generic_names_of_transformers_are_understood():
     config = ScratchConfig(**SMALL_MODEL)
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (32, 2, 4)
     decoder = config.get_text_config(decoder=True)

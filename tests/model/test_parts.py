@@ -1,4 +1,4 @@
-"""Positions, masks and attention, each compared with a formula written here."""
+"""Positions, masks and attention equal formulas written here."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ def small_config(implementation: str = "sdpa", **fields) -> ScratchConfig:
     return config
 
 
-# -- positions -----------------------------------------------------------------------------------------------------
+# -- positions ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("d_model", [16, 7])
@@ -41,7 +41,7 @@ def test_sinusoidal_positions_follow_the_formula_in_the_paper(d_model):
             assert table[row, dimension].item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_rotary_products_depend_on_distance_alone():
+def test_rotary_products_only_depend_on_the_distance():
     config = small_config(position_embedding_type="rotary")
     rotary = ScratchRotaryEmbedding(config, num_heads=2)
     torch.manual_seed(0)
@@ -78,7 +78,7 @@ SLOPES = {
 
 
 @pytest.mark.parametrize("heads", SLOPES)
-def test_alibi_subtracts_slope_times_distance(heads):
+def test_alibi_subtracts_the_slope_times_the_distance(heads):
     alibi = ALiBiPositionEmbedding(small_config(position_embedding_type="alibi"), heads)
     queries, keys = torch.tensor([[3, 4], [0, 7]]), torch.tensor([[0, 1, 4], [2, 2, 9]])
     states = torch.zeros(2, 2, 16, dtype=torch.float64)
@@ -101,8 +101,8 @@ def with_a_hole(sentences: list[torch.Tensor], length: int) -> tuple[torch.Tenso
 @pytest.mark.parametrize("side", ["left", "right", "middle"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal"])
-def test_positions_in_a_padded_batch(kind, implementation, side):
-    """Logits, loss and gradients of a padded batch equal those of its sentences alone, by the formulas."""
+def test_a_padded_batch_equals_the_formulas_for_each_sentence(kind, implementation, side):
+    """In logits, loss and gradients."""
     fields = SMALL | {"position_embedding_type": kind, "dropout": 0.0}
     fields |= {"encoder_attention_heads": 8, "decoder_attention_heads": 6, "d_model": 48} | SHALLOW
     torch.manual_seed(0)
@@ -121,7 +121,7 @@ def test_positions_in_a_padded_batch(kind, implementation, side):
     weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     total = 0.0
     for index, (one, other) in enumerate(zip(sources, targets, strict=True)):
-        if side == "middle":  # in the order between the padding
+        if side == "middle":  # in their order in the batch
             one, other = ids[index][mask[index] == 1], target[index][target_mask[index] == 1]
         logits = Reference(fields, weights).logits(one[None], torch.ones(1, len(one)), other[None])[0]
         torch.testing.assert_close(output.logits[index][target_mask[index] == 1], logits, rtol=0, atol=1e-10)
@@ -142,8 +142,7 @@ def packed(sentences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, t
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])
-def test_packed_sentences(kind, implementation, make_model):
-    """Several sentences in one row, kept apart by 4-D masks and `position_ids`, behave as if alone."""
+def test_sentences_packed_into_one_row_are_kept_apart_by_4d_masks_and_position_ids(kind, implementation, make_model):
     model = make_model(position_embedding_type=kind).double().model
     model.set_attn_implementation(implementation)
     sources, targets = ([torch.randint(4, 61, (size,)) for size in sizes] for sizes in ((7, 4), (3, 5)))
@@ -161,8 +160,8 @@ def test_packed_sentences(kind, implementation, make_model):
         torch.testing.assert_close(output[:, target_numbers == number], alone.last_hidden_state, rtol=0, atol=1e-10)
 
 
-def test_a_layer_with_a_changed_config_follows_set_attn_implementation(make_model, monkeypatch):
-    """As docs/model.md says of a first layer without dropout, made in `ScratchStack.__init__`."""
+def test_a_layer_with_its_own_config_follows_set_attn_implementation(make_model, monkeypatch):
+    """docs/model.md shows how to make such a layer."""
 
     made = []
 
@@ -183,7 +182,7 @@ def test_a_layer_with_a_changed_config_follows_set_attn_implementation(make_mode
 
 
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])
-def test_positions_that_are_given(kind, make_model):
+def test_position_ids_equal_hiding_the_tokens_in_between(kind, make_model):
     """Tokens at positions 0, 2 and 5 behave as in a sequence of six with the others hidden by a 4-D mask."""
     model = make_model(position_embedding_type=kind).double().model
     whole, places = torch.randint(4, 61, (1, 6)), torch.tensor([[0, 2, 5]])
@@ -197,13 +196,13 @@ def test_positions_that_are_given(kind, make_model):
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-10)
 
 
-# -- masks and attention -------------------------------------------------------------------------------------------
+# -- masks and attention -----------------------------------------------------------------------------------------------
 
 
 def reference_attention(layer, queries, keys, allowed, bias=0.0):
     """
-    Section 3.2 for one pair of sequences in numpy. allowed: (query_length, key_length), or one for each head, True
-    attends; bias: likewise, added to the scores.
+    Section 3.2 of the paper for one pair of sequences, in numpy. allowed: (query_length, key_length) or one for each
+    head, True attends; bias: likewise, added to the scores.
     """
     weights = {name: parameter.detach().numpy() for name, parameter in layer.named_parameters()}
     heads, size = layer.num_heads, layer.head_dim
@@ -243,7 +242,7 @@ MASKS = {
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", MASKS)
-def test_every_kind_of_mask(kind, causal, implementation):
+def test_attention_with_any_mask_equals_the_formula(kind, causal, implementation):
     mask = MASKS[kind]
     torch.manual_seed(0)
     config = small_config(implementation)
@@ -264,15 +263,3 @@ def test_every_kind_of_mask(kind, causal, implementation):
             allowed = allowed & np.tril(np.ones((4, 4), bool))
         expected = reference_attention(layer, states[index].numpy(), states[index].numpy(), allowed, bias)
         np.testing.assert_allclose(output[index].detach().numpy(), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_nothing_to_attend_to_has_finite_gradients(implementation):
-    config = small_config(implementation)
-    layer = ScratchAttention(config, 2, is_causal=True)
-    states = torch.randn(1, 4, 16, requires_grad=True)
-    mask = causal_mask(torch.tensor([[0, 0, 1, 1]]), 4, 4, 0, states.device)
-    output, _ = layer(states, attention_mask=as_bias(mask, states.dtype))
-    output[:, 2:].sum().backward()
-    assert torch.isfinite(output).all()
-    assert torch.equal(states.grad[:, :2], torch.zeros(1, 2, 16))

@@ -1,4 +1,4 @@
-"""Common tools work with the model: compilers, exporters, PEFT, Trainer, loading options."""
+"""The model works with compilers, exporters, PEFT, Trainer, and the loading options of Transformers."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import torch
 from choices import FAST, slowly_every_choice_but, two_choices_and_slowly_every
 from conftest import (
     CHOICES,
+    DISTINCT,
     FEW_LAYERS,
     ROOT,
     SHALLOW,
@@ -32,7 +33,6 @@ from transformers import (
 
 from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.training.fused_loss import TrainingLoss
 
 
 @pytest.fixture
@@ -42,10 +42,15 @@ def inputs(sentences):
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(4, 61, (3, 5))}
 
 
-# -- compiling and exporting ---------------------------------------------------------------------------------------
+# -- compiling and exporting -------------------------------------------------------------------------------------------
 
 
-def check_compiled(model, inputs, backend):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "fields"), [*(("aot_eager", fields) for fields in DISTINCT.values()), ("inductor", {})]
+)
+def test_a_compiled_forward_pass_equals_eager(backend, fields, make_model, inputs):
+    model = make_model(**SHALLOW, **fields)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     results = []
@@ -53,38 +58,8 @@ def check_compiled(model, inputs, backend):
         model.zero_grad()
         output = forward(**inputs)
         output.loss.backward()
-        results.append((output.loss, output.logits, [parameter.grad.clone() for parameter in model.parameters()]))
-    for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
-
-
-# By default the paper's architecture here; compiled generation, of test_generation.py, takes a modern one.
-@slowly_every_choice_but("default")
-def test_compiled_forward_equals_eager(fields, make_model, inputs):
-    check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
-
-
-@pytest.mark.slow
-def test_compiled_by_inductor(make_model, inputs):
-    check_compiled(make_model(**SHALLOW), inputs, "inductor")
-
-
-@pytest.mark.slow
-def test_the_fused_loss_compiles(make_model, inputs):
-    model = make_model()
-    inputs["labels"][1, 2:] = -100
-    logits = model(**inputs).logits
-    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1)
-    torch._dynamo.reset()
-    expected.backward()
-    gradients = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    loss, _ = compiled(**inputs, fused_loss=TrainingLoss(label_smoothing=0.1)).loss
-    torch.testing.assert_close(loss, expected)
-    loss.backward()
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)
+        results.append([output.loss, output.logits, *(parameter.grad.clone() for parameter in model.parameters())])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-5)
 
 
 class Logits(torch.nn.Module):
@@ -107,15 +82,15 @@ def export_arguments(inputs):
 
 
 def other_shape():
-    """Padded inputs of another shape than the exporter saw."""
+    """Padded inputs of another shape than those of the export."""
     torch.manual_seed(3)
     ids, mask = padded([torch.randint(4, 61, (length,)) for length in (9, 6, 3, 8)], 11)
     return ids, mask, torch.randint(4, 61, (4, 8))
 
 
-# By default the paper's architecture here, and a modern one in tests/apps/web/test_export_web.py.
+# By default only the paper's architecture; tests/apps/web/test_export_web.py exports a modern one.
 @slowly_every_choice_but("default")
-def test_torch_export(fields, make_model, inputs):
+def test_an_exported_model_equals_eager_in_other_shapes(fields, make_model, inputs):
     model = Logits(make_model(**SHALLOW, **fields))
     arguments, shapes = export_arguments(inputs)
     exported = torch.export.export(model, arguments, dynamic_shapes=shapes).module()
@@ -126,9 +101,8 @@ def test_torch_export(fields, make_model, inputs):
 @pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # the exporter merges equal axes
 @pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning")  # its own
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["default", "rotary, rms, gated"])
-def test_onnx(name, make_model, inputs, tmp_path):
-    model = Logits(make_model(**SHALLOW, **CHOICES[name])).eval()
+def test_an_onnx_model_equals_eager_in_other_shapes(make_model, inputs, tmp_path):
+    model = Logits(make_model(**SHALLOW, **CHOICES["rotary, rms, gated"])).eval()
     arguments, shapes = export_arguments(inputs)
     path = tmp_path / "model.onnx"
     torch.onnx.export(model, arguments, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
@@ -139,11 +113,11 @@ def test_onnx(name, make_model, inputs, tmp_path):
         torch.testing.assert_close(torch.from_numpy(logits), model(*case), rtol=0, atol=1e-4)
 
 
-# -- loading -------------------------------------------------------------------------------------------------------
+# -- loading -----------------------------------------------------------------------------------------------------------
 
 
 @every_choice
-def test_the_encoder_alone(fields, make_model, inputs, tmp_path):
+def test_the_encoder_alone_loads_from_any_checkpoint(fields, make_model, inputs, tmp_path):
     model = make_model(**FEW_LAYERS, **fields)
     model.save_pretrained(tmp_path / "whole")
     source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
@@ -158,13 +132,13 @@ def test_the_encoder_alone(fields, make_model, inputs, tmp_path):
     encoder.save_pretrained(tmp_path / "encoder")
     again = AutoModelForTextEncoding.from_pretrained(tmp_path / "encoder")
     assert torch.equal(again(**source).last_hidden_state, expected)
-    model.model.save_pretrained(tmp_path / "base")  # also from a checkpoint without the head
+    model.model.save_pretrained(tmp_path / "base")  # a checkpoint without a head
     from_base = AutoModelForTextEncoding.from_pretrained(tmp_path / "base")
     assert torch.equal(from_base(**source).last_hidden_state, expected)
 
 
 @every_choice
-def test_shards_and_device_maps(fields, make_model, inputs, tmp_path):
+def test_sharded_checkpoints_load_with_and_without_a_device_map(fields, make_model, inputs, tmp_path):
     model = make_model(**FEW_LAYERS, **fields)
     expected = model(**inputs)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
@@ -183,7 +157,7 @@ def test_shards_and_device_maps(fields, make_model, inputs, tmp_path):
     assert torch.equal(loaded(**inputs).logits, expected.logits)
 
 
-# By default every choice in one of the two precisions, and some in the other.
+# By default every choice in bfloat16, and some in float16.
 HALF_PRECISION = [pytest.param(torch.bfloat16, CHOICES[name], id=f"bfloat16, {name}") for name in CHOICES]
 for name in CHOICES:
     marks = [] if name in FAST else pytest.mark.slow
@@ -191,7 +165,7 @@ for name in CHOICES:
 
 
 @pytest.mark.parametrize(("dtype", "fields"), HALF_PRECISION)
-def test_half_precision(fields, dtype, make_model, inputs, tmp_path):
+def test_half_precision_is_nearly_float32_and_is_saved_and_loaded(fields, dtype, make_model, inputs, tmp_path):
     model = make_model(**FEW_LAYERS, **fields)
     model.save_pretrained(tmp_path / "wide")
     half = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "wide", dtype=dtype)
@@ -200,7 +174,7 @@ def test_half_precision(fields, dtype, make_model, inputs, tmp_path):
     torch.testing.assert_close(half(**inputs).logits.float(), model(**inputs).logits, rtol=tolerance, atol=tolerance)
     source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
     assert half.generate(**source, max_new_tokens=4).shape[0] == 3
-    # A model saved in half precision loads in it; loaded as float32 it has the rounded weights and exact positions.
+    # Loaded as float32, a model saved in half precision has rounded weights but exact positions.
     half.save_pretrained(tmp_path / "half")
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "half")
     assert again.dtype == dtype
@@ -211,7 +185,7 @@ def test_half_precision(fields, dtype, make_model, inputs, tmp_path):
         assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
-# -- vocabularies --------------------------------------------------------------------------------------------------
+# -- vocabularies ------------------------------------------------------------------------------------------------------
 
 
 def rows(model):
@@ -224,7 +198,7 @@ def rows(model):
 
 @every_choice
 @pytest.mark.parametrize("size", [68, 55])
-def test_resizing_the_vocabulary(fields, size, make_wide_model, inputs, tmp_path):
+def test_a_shared_vocabulary_can_be_resized(fields, size, make_wide_model, inputs, tmp_path):
     model = make_wide_model(**FEW_LAYERS, **fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
     inputs = {name: value.clamp(max=54) for name, value in inputs.items()}
     if not model.config.share_encoder_decoder_embeddings:
@@ -249,14 +223,14 @@ def test_resizing_the_vocabulary(fields, size, make_wide_model, inputs, tmp_path
     assert AutoModel.from_pretrained(tmp_path).resize_token_embeddings(57).num_embeddings == 57
 
 
-def test_resizing_keeps_one_vocabulary_one(make_model):
+def test_resizing_keeps_a_single_vocabulary(make_model):
     model = make_model(decoder_vocab_size=61)
     model.resize_token_embeddings(70)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (70, 70)
 
 
 @pytest.mark.parametrize(("shared", "before", "after"), [(False, 70, 70), (True, 61, 68)])
-def test_resizing_the_encoder_alone(shared, before, after, tmp_path):
+def test_the_encoder_alone_can_be_resized(shared, before, after, tmp_path):
     fields = SMALL_MODEL | {"decoder_vocab_size": before, "share_encoder_decoder_embeddings": shared}
     encoder = ScratchEncoderModel(ScratchConfig(**fields))
     encoder.resize_token_embeddings(68)
@@ -265,13 +239,13 @@ def test_resizing_the_encoder_alone(shared, before, after, tmp_path):
     assert ScratchEncoderModel.from_pretrained(tmp_path).get_input_embeddings().num_embeddings == 68
 
 
-# -- training tools ------------------------------------------------------------------------------------------------
+# -- training tools ----------------------------------------------------------------------------------------------------
 
 
-# PEFT's note on embeddings that are not shared; save_pretrained looks at the weights themselves.
+# PEFT's warning about embeddings that are not shared; save_pretrained compares the weights.
 @pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied after merging:UserWarning")
 @two_choices_and_slowly_every
-def test_lora(fields, make_wide_model, inputs, tmp_path):
+def test_lora_trains_saves_loads_and_merges(fields, make_wide_model, inputs, tmp_path):
     model = make_wide_model(**fields)
     plain = model(**inputs).logits
     config = peft.LoraConfig(
@@ -309,33 +283,7 @@ def test_lora(fields, make_wide_model, inputs, tmp_path):
     torch.testing.assert_close(again(**inputs).logits, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3),
-        peft.PromptEncoderConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, encoder_hidden_size=8),
-        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj", "embed_tokens"]),
-        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["lm_head"]),
-        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["v_proj"], trainable_token_indices=[5, 6]),
-    ],
-    ids=["prompt tuning", "p-tuning", "embeddings", "head", "tokens"],
-)
-def test_other_ways_of_peft(config, make_model, inputs):
-    tuned = peft.get_peft_model(make_model(share_encoder_decoder_embeddings=False, tie_word_embeddings=False), config)
-    trained = {name for name, parameter in tuned.named_parameters() if parameter.requires_grad}
-    optimizer = torch.optim.Adam([each for each in tuned.parameters() if each.requires_grad], lr=0.05)
-    losses = []
-    for _ in range(8):
-        loss = tuned(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    assert all(parameter.grad is not None for name, parameter in tuned.named_parameters() if name in trained)
-
-
-def test_seq2seq_trainer(make_model, tmp_path):
-    """Accumulating four micro-batches gives the same update as one batch, and the saved model reloads."""
+def test_seq2seq_trainer_accumulates_gradients_translates_and_saves(make_model, tmp_path):
     sources = ["The cat sleeps.", "The old man sees her.", "We run.", "The dog can see the old cat today."] * 2
     targets = ["Die Katze schläft.", "Der alte Mann sieht sie.", "Wir laufen.", "Der Hund kann sie sehen."] * 2
     tokenizer, start = train_tokenizer(iter([[*sources, *targets]]), 100), tmp_path / "start"
@@ -347,21 +295,14 @@ def test_seq2seq_trainer(make_model, tmp_path):
     for batch, accumulation in ((8, 1), (2, 4)):
         torch.manual_seed(0)
         model = AutoModelForSeq2SeqLM.from_pretrained(start)
+        options = {"max_steps": 3, "learning_rate": 1e-2, "optim": "sgd", "lr_scheduler_type": "constant"}
+        options |= {"max_grad_norm": 0.0, "predict_with_generate": True, "report_to": [], "save_strategy": "no"}
+        options |= {"use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False}
         arguments = Seq2SeqTrainingArguments(
             output_dir=tmp_path / f"accumulation-{accumulation}",
             per_device_train_batch_size=batch,
             gradient_accumulation_steps=accumulation,
-            max_steps=3,
-            learning_rate=1e-2,
-            optim="sgd",
-            lr_scheduler_type="constant",
-            max_grad_norm=0.0,
-            predict_with_generate=True,
-            report_to=[],
-            save_strategy="no",
-            use_cpu=True,
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
+            **options,
         )
         trainer = Seq2SeqTrainer(
             model,
@@ -388,7 +329,7 @@ def test_seq2seq_trainer(make_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_fsdp_plan(tmp_path):
+def test_a_model_sharded_by_its_fsdp_plan_equals_the_whole_one(tmp_path):
     environment = {"PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT / "tests")])}
     command = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1", "--nproc_per_node", "2"]
     result = run_command(*command, "tests/shard_and_compare.py", timeout=60, **environment)
@@ -396,7 +337,7 @@ def test_fsdp_plan(tmp_path):
     assert result.stdout.count("equal") == 2
 
 
-def test_fsdp_plans_name_modules(make_model):
+def test_fsdp_plans_name_the_layers(make_model):
     model = make_model()
     for head in (model, model.model, ScratchEncoderModel(model.config)):
         plan = head._expand_parallel_plan(head.fsdp_plan)
@@ -406,7 +347,7 @@ def test_fsdp_plans_name_modules(make_model):
         assert set(plan) <= set(names)
 
 
-def test_code_and_auto_map_travel_with_every_head(make_model, tmp_path):
+def test_every_head_is_saved_with_its_code(make_model, tmp_path):
     model = make_model()
     for head in (model, model.model, ScratchEncoderModel(model.config)):
         folder = tmp_path / head.__class__.__name__
@@ -414,40 +355,3 @@ def test_code_and_auto_map_travel_with_every_head(make_model, tmp_path):
         auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
         assert auto_map["AutoModelForTextEncoding"] == "modeling_scratch.ScratchEncoderModel"
         assert {"modeling_scratch.py", "stacks.py", "pretrained.py"} <= {path.name for path in folder.glob("*.py")}
-
-
-REMOTE = """
-import sys
-sys.modules["modeling_scratch"] = None  # cannot be imported
-import peft, torch
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
-folder, out = sys.argv[1:]
-load = lambda auto_class, path: auto_class.from_pretrained(path, trust_remote_code=True).eval()
-ids, labels = torch.randint(4, 60, (2, 7)), torch.randint(4, 60, (2, 5))
-model = load(AutoModelForSeq2SeqLM, folder)
-generated = model.generate(ids, max_new_tokens=6, num_beams=3)
-states = model.get_encoder()(ids).last_hidden_state
-for number in range(2):  # saved by a stranger, then by whoever loaded that
-    for auto_class in (AutoModelForSeq2SeqLM, AutoModel, AutoModelForTextEncoding):
-        path = f"{out}/{number}-{auto_class.__name__}"
-        load(auto_class, folder).save_pretrained(path)
-        again = load(auto_class, path)
-        assert torch.equal(again.get_encoder()(ids).last_hidden_state, states), path
-    folder = f"{out}/{number}-AutoModelForSeq2SeqLM"
-    assert torch.equal(load(AutoModelForSeq2SeqLM, folder).generate(ids, max_new_tokens=6, num_beams=3), generated)
-config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-tuned = peft.get_peft_model(load(AutoModelForSeq2SeqLM, folder), config)
-expected = tuned.eval()(input_ids=ids, labels=labels).logits
-tuned.merge_and_unload().save_pretrained(f"{out}/merged")
-logits = load(AutoModelForSeq2SeqLM, f"{out}/merged")(input_ids=ids, labels=labels).logits
-torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["rotary, rms, gated", "two vocabularies"])
-def test_remote_code_of_every_head(name, make_model, tmp_path):
-    """Without this package: all three heads, saved and loaded twice over, and PEFT."""
-    make_model(**CHOICES[name]).save_pretrained(tmp_path / "folder")
-    result = run_command("-c", REMOTE, str(tmp_path / "folder"), str(tmp_path), HF_HOME=str(tmp_path / "home"))
-    assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""The code that travels with a checkpoint: what it may use, and that it alone decides what the model computes."""
+"""The code that travels with a checkpoint only uses public interfaces, and it alone decides what the model computes."""
 
 import ast
 import json
@@ -15,11 +15,11 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 
 PACKAGE = ROOT / "modeling_scratch" / "model"
-# Private names of other packages that may be read, each with the reason.
+# Private names of other packages that may be read, and why.
 READ = {
     "_attn_implementation": "the documented way for a model to learn which attention function was chosen",
 }
-# Private hooks of Transformers' base classes that are overridden. Only Transformers calls them.
+# Private hooks of Transformers' base classes that are overridden; only Transformers calls them.
 OVERRIDDEN = {
     "_init_weights": "initializes a module",
     "_tied_weights_keys": "weights that are one",
@@ -56,8 +56,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def test_nothing_private_of_others_is_touched(saved):
-    """Private names are our own, or listed above with a reason."""
+def test_private_names_are_our_own_or_listed(saved):
     seen = set()
     for path in travelling(saved["default"]):
         tree = ast.parse(path.read_text())
@@ -74,15 +73,14 @@ def test_nothing_private_of_others_is_touched(saved):
                 sets = isinstance(node.ctx, ast.Store) and node.attr in OVERRIDDEN
                 assert calls_own or sets or node.attr in READ, f"{path.name}:{node.lineno}: {node.attr}"
                 seen.add(node.attr)
-            # Nor through a name in a string.
+            # Names in strings count too.
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr", "setattr"):
                 name = node.args[1]
                 assert not (isinstance(name, ast.Constant) and is_private(name.value)), f"{path.name}:{node.lineno}"
     assert set(READ) <= seen
 
 
-def test_every_overridden_hook_is_listed(saved):
-    """Private names of our classes that Transformers' base classes have too."""
+def test_overridden_private_hooks_are_listed(saved):
     found = set()
     for base in (ScratchForConditionalGeneration, *ScratchForConditionalGeneration.__mro__, ScratchConfig):
         if base.__module__.startswith("modeling_scratch."):
@@ -93,7 +91,7 @@ def test_every_overridden_hook_is_listed(saved):
     assert found <= set(OVERRIDDEN) | {"_auto_class"}
 
 
-def test_what_travels_imports_what_travels(saved):
+def test_travelling_files_only_import_each_other_and_the_libraries(saved):
     """Transformers up to 5.8 copies only the files that modeling_scratch.py or the pipeline import directly."""
     imported = {path.stem: siblings(path) for path in travelling(saved["default"])}
     assert imported["modeling_scratch"] == imported.keys() - {"modeling_scratch"}
@@ -107,11 +105,11 @@ def test_what_travels_imports_what_travels(saved):
                 assert top in {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names), path.name
 
 
-def test_the_next_release(saved, tmp_path, monkeypatch, capsys):
-    """If every private method of GenerationMixin is renamed, nothing changes."""
-    names = [str(saved["modern"]), str(saved["alibi"])]  # two vocabularies, and shared layers
+def test_renaming_every_private_method_of_generation_mixin_changes_nothing(saved, tmp_path, monkeypatch, capsys):
+    """As a later release of Transformers might."""
+    names = [str(saved["modern"]), str(saved["alibi"])]  # with two vocabularies, and with shared layers
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(names), json.dumps(compatibility.SENTENCES)])
-    exec(compatibility.PROBE.replace("transformers_modules.", "modeling_scratch."), {})  # here, the code is our own
+    exec(compatibility.PROBE.replace("transformers_modules.", "modeling_scratch."), {})  # the code is imported here
     expected = list(json.loads(capsys.readouterr().out.splitlines()[-1]).values())
     compatibility.rename_private_methods(tmp_path / "renamed")
     found = compatibility.probe(sys.executable, names, tmp_path, PYTHONPATH=str(tmp_path / "renamed"))
@@ -136,7 +134,7 @@ EDITS = {
 
 
 def generated(folder) -> list[torch.Tensor]:
-    """Greedy and beam search with the code in a folder, which must agree with the inherited loops."""
+    """Greedy and beam search with the code in a folder, whose results must equal those of the inherited loops."""
     name = "modeling_scratch.ScratchForConditionalGeneration"
     model = get_class_from_dynamic_module(name, str(folder)).from_pretrained(folder).eval().double()
     assert type(model).__module__.startswith(f"transformers_modules.{folder.name}.")
@@ -161,8 +159,8 @@ def unedited(saved):
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_of_the_source_reaches_generation(name, saved, unedited, tmp_path):
-    """In a copy of a checkpoint, our own search follows the edited model, as the inherited loops do."""
+def test_edits_of_a_checkpoints_code_change_what_it_generates(name, saved, unedited, tmp_path):
+    """In our own search as in the inherited loops."""
     folder = tmp_path / f"edited_{name.removesuffix('.py')}"
     shutil.copytree(saved["alibi"], folder)
     text, replacement = EDITS[name]
@@ -173,7 +171,7 @@ def test_an_edit_of_the_source_reaches_generation(name, saved, unedited, tmp_pat
     assert not all(torch.equal(found, before) for found, before in pairs)
 
 
-def test_a_release_that_hands_the_config_new_keys(saved, tmp_path):
+def test_the_config_accepts_keys_of_later_releases(saved, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads((saved["default"] / "config.json").read_text()) | {"a_later_key": 1}))
     assert AutoConfig.from_pretrained(tmp_path, another_later_key=2).a_later_key == 1

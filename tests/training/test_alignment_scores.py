@@ -1,9 +1,9 @@
-"""A run that scores its alignments: the heads it chooses, the rate it reports, and where both are shown."""
+"""A run with evaluation.alignments saves the best heads and reports their alignment error rate."""
 
 import json
 
 import pytest
-from conftest import read_metrics, small_run
+from conftest import SMALL_RUN, read_metrics, run_training
 
 from modeling_scratch.data import sources
 from modeling_scratch.data.corpus import make_corpus
@@ -16,13 +16,13 @@ from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training.records import RunRecords
 
 LIMITS = ["optimization.max_steps=2", "evaluation.every=2", "evaluation.num_beams=1", "evaluation.max_new_tokens=2"]
-# One layer of this model has two heads; the mean of all is that of the layer.
+# The only decoder layer has two heads; None is the mean of both.
 CHOICES = [None, [[0, 0]], [[0, 1]]]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def short_splits():
-    """100 sentences of the embedded corpus to score, not 500: the data with gold links."""
+    """Shorten the validation and test splits of the embedded corpus, which has gold links, to 100 sentences."""
     made = make_corpus(600, 100, 100, marked=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "_corpus", lambda size, seed: made)
@@ -33,7 +33,9 @@ def short_splits():
 def run(tmp_path_factory):
     overrides = "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, decoder_attention_heads: 2}"
     options = [*LIMITS, overrides, "evaluation.alignments=true", "data.source_language=de", "data.target_language=en"]
-    return small_run(tmp_path_factory.mktemp("runs") / "run", *options)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run_training(*SMALL_RUN, f"output_dir={folder}", *options)
+    return folder
 
 
 def rate(run, split: str, heads) -> float:
@@ -56,7 +58,7 @@ def test_the_saved_heads_are_the_best_on_validation(run):
     assert rate(run, "validation", chosen(run)) == min(rates)
 
 
-def test_the_record_is_of_the_test_split_with_the_saved_heads(run):
+def test_the_recorded_rate_is_that_of_the_saved_heads_on_the_test_split(run):
     (record,) = read_metrics(run, "test")
     assert record["aer"] == pytest.approx(rate(run, "test", chosen(run)))
     assert record["alignment_heads"] == chosen(run)

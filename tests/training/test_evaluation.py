@@ -1,4 +1,4 @@
-"""Evaluation: the precision of translations, and what `scratch evaluate` scores."""
+"""The precision in which evaluation translates, and `scratch evaluate`."""
 
 import copy
 import re
@@ -13,13 +13,12 @@ from translators import best, widened
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
-from modeling_scratch.data.sources import load_split
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
-from modeling_scratch.recipe.schema import DataSection, EvaluationSection
+from modeling_scratch.recipe.schema import EvaluationSection
 from modeling_scratch.training.evaluation import translate_on_processes
 from modeling_scratch.training.inputs import generation_settings
 
@@ -28,7 +27,7 @@ SENTENCES = [pair["en"] for pair in make_corpus(36, 1, 1, seed=5)["train"]]
 
 @pytest.fixture(scope="module")
 def translator():
-    """An untrained model in float64, with weights so large that its translations differ and some end early."""
+    """A model in float64 with large random weights, so that translations differ and some end early."""
     tokenizer = train_tokenizer(iter([[*pair.values()] for pair in make_corpus(200, 1, 1)["train"]]), 300)
     fields = {"vocab_size": len(tokenizer), "tie_word_embeddings": False, "lm_head_bias": True, "init_std": 0.5}
     torch.manual_seed(0)
@@ -41,11 +40,10 @@ def translator():
 
 
 @pytest.mark.parametrize(("device", "autocast"), [("cpu", False), ("cuda", True)])
-def test_mixed_precision(device, autocast, translator, monkeypatch):
-    """
-    With a model as Accelerate prepares it: by the fast loops, on the CPU as the model will be used, elsewhere as it is
-    trained; and prepared as before afterwards.
-    """
+def test_evaluation_translates_in_float32_on_a_cpu_and_in_training_precision_on_a_gpu(
+    device, autocast, translator, monkeypatch
+):
+    """With our own search, although Accelerate has prepared the model, which stays prepared."""
     model, accelerator = copy.deepcopy(translator[0]).float(), Accelerator(cpu=True)
     bf16 = partial(torch.autocast, "cpu", torch.bfloat16)
     monkeypatch.setattr(accelerator, "autocast", bf16)
@@ -66,8 +64,8 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
     assert model.forward is prepared
 
 
-def test_scratch_evaluate_decodes_as_its_keys_say(finished, tmp_path, capsys):
-    scores, run = [], widened(finished, tmp_path / "run")
+def test_scratch_evaluate_follows_overrides(trained, tmp_path, capsys):
+    scores, run = [], widened(trained, tmp_path / "run")
     for keys in ([], ["evaluation.max_new_tokens=1"], ["evaluation.batch_size=3"]):
         evaluate.main(str(run), keys)
         scores.append(float(re.search(r"chrF ([0-9.]+)", capsys.readouterr().out)[1]))
@@ -75,22 +73,16 @@ def test_scratch_evaluate_decodes_as_its_keys_say(finished, tmp_path, capsys):
     assert one_token < whole == smaller_batches
 
 
-def test_scratch_evaluate_takes_the_sets_there_are(finished, capsys):
+def test_scratch_evaluate_scores_the_test_sets_that_there_are(trained, capsys):
     other = few_sentences()[1].partition("=")[2]
-    evaluate.main(str(finished), ["data.test_files=null", f"data.test_sets={{more: {other}}}"])
+    evaluate.main(str(trained), ["data.test_files=null", f"data.test_sets={{more: {other}}}"])
     assert re.findall(r"sentences of (\w+)", capsys.readouterr().out) == ["more"]
     with pytest.raises(SystemExit):
-        evaluate.main(str(finished), ["evaluation={num_beams: 2}"])
-    assert "name single keys, such as evaluation.num_beams=4" in capsys.readouterr().err
+        evaluate.main(str(trained), ["evaluation={num_beams: 2}"])
+    assert "single keys" in capsys.readouterr().err
 
 
-def test_what_is_held_out_is_not_trained_on():
-    data = DataSection(train_files=few_sentences()[0].partition("=")[2], validation_files=None, validation_size=40)
-    train, held_out = (load_split(data, 0, split) for split in ("train", "validation"))
-    assert (len(train), len(held_out)) == (560, 40)
-
-
-def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):
+def test_generation_settings_are_valid_for_one_beam_and_for_many(translator, tmp_path):
     for beams in (1, 4):
         section = EvaluationSection(num_beams=beams, length_penalty=0.6, max_new_tokens=33)
         settings = generation_settings(translator[0], section)

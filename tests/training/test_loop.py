@@ -1,4 +1,4 @@
-"""What is due after an update, how many updates there are, and which updates are the last."""
+"""When evaluations and checkpoints are due, and after how many updates a run ends."""
 
 import pytest
 
@@ -21,10 +21,10 @@ MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update"
         ("epoch", 20, STREAM, False, False),
         ("15m", 20, MIDDLE, False, False),
         ("15m", 21, MIDDLE, True, True),
-        (10, 21, MIDDLE, True, False),  # no time is set
+        (10, 21, MIDDLE, True, False),  # the clock does not matter
     ],
 )
-def test_what_is_due(every, step, position, is_time, due):
+def test_an_action_is_due_by_update_epoch_or_clock(every, step, position, is_time, due):
     assert is_due(every, Progress(step=step, position=position), is_time) is due
 
 
@@ -48,10 +48,10 @@ class Stream:
         ({"max_steps": 100}, Stream(), 100),
     ],
 )
-def test_how_many_updates_there_are(optimization, batches, updates):
+def test_the_number_of_updates_is_the_smaller_limit(optimization, batches, updates):
     assert total_updates(OptimizationSection(**optimization), batches) == updates
 
 
 @pytest.mark.parametrize(("patience", "without_better", "out"), [(None, 99, False), (3, 2, False), (3, 3, True)])
-def test_patience(patience, without_better, out):
+def test_patience_counts_evaluations_without_improvement(patience, without_better, out):
     assert out_of_patience(EvaluationSection(patience=patience), Progress(without_better=without_better)) is out

@@ -1,4 +1,4 @@
-"""The loss equals its definition, and the fused loss the plain one, gradients included."""
+"""The loss equals its definition, and the fused loss equals the plain one, gradients included."""
 
 import copy
 
@@ -24,7 +24,7 @@ def inputs():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_smoothed_cross_entropy_is_its_definition(inputs, smoothing):
+def test_the_loss_equals_its_definition(inputs, smoothing):
     states, labels = inputs
     logits = states @ torch.randn(8, 23, dtype=torch.float64)
     total = 0.0
@@ -40,7 +40,7 @@ def test_smoothed_cross_entropy_is_its_definition(inputs, smoothing):
 @pytest.mark.parametrize("rows", [3, 1024])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_fused_equals_plain(inputs, smoothing, bias, rows, reads_labels, monkeypatch):
+def test_the_fused_loss_equals_the_plain_one(inputs, smoothing, bias, rows, reads_labels, monkeypatch):
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", rows)
     monkeypatch.setattr(loss_module, "can_look_at", lambda labels: reads_labels)
     states, labels = inputs
@@ -53,20 +53,16 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, reads_labels, monkeyp
             total, plain = linear_cross_entropy_sum(leaf, head, labels, smoothing)
             assert not plain.requires_grad
         else:
-            total = cross_entropy_sum(head(leaf), labels, smoothing)
-            plain = cross_entropy_sum(head(leaf), labels)
+            total, plain = (cross_entropy_sum(head(leaf), labels, each) for each in (smoothing, 0.0))
         (total / 7).backward()
-        results.append(
-            [total.detach(), plain.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
-        )
-    for plain, fused in zip(*results, strict=True):
-        torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
+        gradients = [leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
+        results.append([total.detach(), plain.detach(), *gradients])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_in_mixed_precision(dtype, smoothing):
-    """The fused loss is as close to float64 as the plain loss in the same precision."""
+def test_in_mixed_precision_the_fused_loss_is_as_exact_as_the_plain_one(dtype, smoothing):
     torch.manual_seed(0)
     head, states, labels = nn.Linear(16, 3000), torch.randn(4, 40, 16), torch.randint(0, 3000, (4, 40))
     labels[0, 30:] = -100
@@ -92,48 +88,37 @@ def test_fused_in_mixed_precision(dtype, smoothing):
 
 
 @pytest.mark.parametrize("wanted", [("states",), ("weight",), ("bias",), ("states", "bias")])
-def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
-    """Gradients that are not needed, as when LoRA freezes the head, are not computed."""
+def test_only_the_gradients_that_are_needed_are_computed(wanted, inputs, monkeypatch):
+    """For example, LoRA freezes the head."""
     states, labels = inputs
-    head = nn.Linear(8, 23).double()
+    head, products = nn.Linear(8, 23).double(), []
     leaves = {"states": states.clone(), "weight": head.weight, "bias": head.bias}
-    products = []
     for name, leaf in leaves.items():
         leaf.requires_grad_(name in wanted)
-    cross_entropy_sum(head(leaves["states"]), labels).backward()
-    expected = {name: leaf.grad.clone() for name, leaf in leaves.items() if name in wanted}
-    for leaf in leaves.values():
-        leaf.grad = None
-    multiply, add, accumulate = torch.mm, torch.addmm, torch.Tensor.addmm_
-    monkeypatch.setattr(torch, "mm", lambda *args, **kw: products.append("mm") or multiply(*args, **kw))
-    monkeypatch.setattr(torch, "addmm", lambda *args, **kw: products.append("addmm") or add(*args, **kw))
-    monkeypatch.setattr(
-        torch.Tensor, "addmm_", lambda *args, **kw: products.append("addmm_") or accumulate(*args, **kw)
-    )
+    needed = [leaves[name] for name in wanted]
+    expected = torch.autograd.grad(cross_entropy_sum(head(leaves["states"]), labels), needed)
+    for owner, name in ((torch, "mm"), (torch, "addmm"), (torch.Tensor, "addmm_")):
+        product = getattr(owner, name)
+        counted = lambda *args, product=product, **options: products.append(1) or product(*args, **options)  # noqa: E731
+        monkeypatch.setattr(owner, name, counted)
     linear_cross_entropy_sum(leaves["states"], head, labels)[0].backward()
     assert len(products) == 1 + ("states" in wanted) + ("weight" in wanted)
-    for name, leaf in leaves.items():
-        assert (leaf.grad is None) == (name not in wanted)
-        if name in wanted:
-            torch.testing.assert_close(leaf.grad, expected[name], rtol=0, atol=1e-10)
+    assert {name for name, leaf in leaves.items() if leaf.grad is not None} == set(wanted)
+    torch.testing.assert_close([leaf.grad for leaf in needed], list(expected), rtol=0, atol=1e-10)
 
 
-def test_without_gradients_none_are_made(inputs, monkeypatch):
-    """Evaluation does not need them, and they are two thirds of the work."""
+def test_evaluation_computes_no_gradients(inputs, monkeypatch):
     states, labels = inputs
-    head = nn.Linear(8, 23).double()
-    made = []
+    head, made = nn.Linear(8, 23).double(), []
     monkeypatch.setattr(torch, "zeros_like", lambda *args, **kwargs: made.append(args))
     with torch.no_grad():
-        total, plain = linear_cross_entropy_sum(states, head, labels, 0.1)
-        torch.testing.assert_close(total, cross_entropy_sum(head(states), labels, 0.1))
-        torch.testing.assert_close(plain, cross_entropy_sum(head(states), labels))
+        linear_cross_entropy_sum(states, head, labels, 0.1)
     assert not made
 
 
 @pytest.mark.parametrize("gap", [2.0, 7.0, 9.0])
 def test_a_confident_prediction_keeps_its_gradient_in_bf16(gap):
-    """Rounded to bfloat16, a probability of 0.9985 is 1, and its distance from 1 nothing."""
+    """In bfloat16 a probability of 0.9985 is 1, and its gradient would be 0."""
     head = nn.Linear(4, 100)
     with torch.no_grad():
         head.weight.zero_()
@@ -148,7 +133,7 @@ def test_a_confident_prediction_keeps_its_gradient_in_bf16(gap):
     assert total.item() == pytest.approx(3 * -torch.log_softmax(head.bias.double(), 0)[7].item(), rel=0.01)
 
 
-def test_extreme_logits_stay_finite():
+def test_the_loss_of_extreme_logits_is_finite():
     head = nn.Linear(2, 3, bias=False)
     nn.init.constant_(head.weight, 0)
     with torch.no_grad():
@@ -160,7 +145,7 @@ def test_extreme_logits_stay_finite():
     assert torch.isfinite(states.grad).all()
 
 
-def test_a_batch_without_labels_costs_nothing(make_model):
+def test_a_batch_without_labels_has_a_loss_of_zero(make_model):
     model = make_model()
     labels = torch.full((2, 4), -100)
     for fused_loss in (None, fused_cross_entropy):
@@ -170,30 +155,21 @@ def test_a_batch_without_labels_costs_nothing(make_model):
         assert all(p.grad is None or torch.equal(p.grad, torch.zeros_like(p)) for p in model.parameters())
 
 
-def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match=r"label_smoothing is 1.5; it must be in \[0, 1\)"):
-        TrainingLoss(1.5)
-
-
-def test_num_items_in_batch_divides_the_sum(make_model):
+def test_the_loss_is_the_mean_or_the_sum_over_num_items_in_batch(make_model):
     model = make_model()
     inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 9, 2]])}
     mean, total = model(**inputs).loss, model(**inputs, num_items_in_batch=1).loss
     torch.testing.assert_close(mean * 4, total)
-    fused = model(**inputs, num_items_in_batch=8, fused_loss=fused_cross_entropy)
-    assert fused.logits is None
-    torch.testing.assert_close(fused.loss * 8, total)
+    torch.testing.assert_close(model(**inputs, num_items_in_batch=8, fused_loss=fused_cross_entropy).loss * 8, total)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_the_cross_entropy_beside_the_loss_is_that_without_smoothing(wrapped, make_model):
+def test_the_smoothed_loss_comes_with_the_cross_entropy(wrapped, make_model):
     model = make_model()
     if wrapped:  # as by an adapter
         model.lm_head.forward = model.lm_head.forward
     inputs = {"input_ids": torch.tensor([[5, 6, 2]] * 2), "labels": torch.tensor([[7, 8, 9, 2]] * 2)}
-    options = {"fused_loss": TrainingLoss(0.1), "num_items_in_batch": 8}
-    loss, cross_entropy = model(**inputs, **options).loss
+    loss, cross_entropy = model(**inputs, fused_loss=TrainingLoss(0.1), num_items_in_batch=8).loss
     plain = model(**inputs)
-    smoothed = cross_entropy_sum(plain.logits, inputs["labels"], 0.1) / 8
     torch.testing.assert_close(cross_entropy, plain.loss)
-    torch.testing.assert_close(loss, smoothed)
+    torch.testing.assert_close(loss, cross_entropy_sum(plain.logits, inputs["labels"], 0.1) / 8)

@@ -1,4 +1,4 @@
-"""Muon against torch.optim.Muon and AdamW, matrix by matrix."""
+"""Muon equals torch.optim.Muon for the layers' matrices and AdamW for the rest."""
 
 import copy
 
@@ -13,7 +13,7 @@ OPTIONS = {"max_steps": 1, "optimizer": "muon", "learning_rate": 3e-3, "weight_d
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (64, 32), (32, 64)])
-def test_singular_values_are_near_one(shape):
+def test_updates_are_nearly_orthogonal(shape):
     matrices = torch.randn(3, *shape, generator=GENERATOR, dtype=torch.float64)
     found = torch.linalg.svdvals(orthogonalized(matrices))
     u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
@@ -24,7 +24,6 @@ def test_singular_values_are_near_one(shape):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_matrices_are_updated_as_by_torch_and_the_rest_as_by_adamw(make_model, tied):
-    """torch.optim.Muon takes matrices one by one, in bf16."""
     model, other = (make_model(tie_word_embeddings=tied, lm_head_bias=True) for _ in range(2))
     other.load_state_dict(model.state_dict())
     optimizer = make_optimizer(model, OptimizationSection(**OPTIONS), "bf16")
@@ -50,12 +49,12 @@ def test_matrices_are_updated_as_by_torch_and_the_rest_as_by_adamw(make_model, t
         muon.step()
         adamw.step()
     for name, each in model.named_parameters():
-        # Batched products in bf16 add in another order: differences of some 1 % of the updates.
+        # Batched products in bf16 add in another order, which changes updates by some 1 %.
         tolerance = 5e-4 if name in names else 1e-6
         torch.testing.assert_close(each, theirs[name], rtol=0, atol=tolerance, msg=name)
 
 
-def test_its_state_comes_back(make_model):
+def test_its_state_is_saved_and_loaded(make_model):
     model, other = make_model(), make_model()
     first, second = (make_optimizer(each, OptimizationSection(**OPTIONS)) for each in (model, other))
 
@@ -67,14 +66,14 @@ def test_its_state_comes_back(make_model):
 
     step(first, model, 1)
     other.load_state_dict(model.state_dict())
-    second.load_state_dict(copy.deepcopy(first.state_dict()))  # it would share the tensors
+    second.load_state_dict(copy.deepcopy(first.state_dict()))  # a copy, since loading shares the tensors
     step(first, model, 2)
     step(second, other, 2)
     for name, each in model.named_parameters():
         assert torch.equal(each, other.state_dict()[name]), name
 
 
-def test_a_matrix_without_a_gradient_stays(make_model):
+def test_parameters_without_a_gradient_do_not_change(make_model):
     model = make_model()
     before = {name: each.clone() for name, each in model.named_parameters()}
     optimizer = make_optimizer(model, OptimizationSection(**OPTIONS))
@@ -86,13 +85,13 @@ def test_a_matrix_without_a_gradient_stays(make_model):
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw"])
-def test_a_rate_in_a_tensor_is_that_rate(make_model, kind):
-    """As on a GPU, where recorded updates read it; to the rounding of a float32."""
+def test_a_learning_rate_in_a_tensor_gives_the_same_updates(make_model, kind):
+    """On a GPU, recorded updates read it; equal to the rounding of float32."""
     models = [make_model() for _ in range(2)]
     section, rate = OptimizationSection(**OPTIONS | {"optimizer": kind}), torch.zeros(())
     plain, by_tensor = make_optimizer(models[0], section), make_optimizer(models[1], section, rate=rate)
     for group in by_tensor.param_groups:
-        group["capturable"] = False  # which AdamW refuses on a CPU
+        group["capturable"] = False  # refused by AdamW on a CPU
     for step in range(1, 6):
         rate.fill_(1e-3 * step)
         torch.manual_seed(step)

@@ -1,4 +1,4 @@
-"""The learning rate against section 5.3's formula, and what decays."""
+"""Learning rate schedules equal their formulas, and only matrices decay."""
 
 import pytest
 
@@ -19,13 +19,13 @@ def test_the_schedule_follows_the_formula_in_the_paper():
 @pytest.mark.parametrize(
     ("schedule", "middle", "last"), [("cosine", 0.5, 0.0), ("linear", 0.5, 0.0), ("constant", 1.0, 1.0)]
 )
-def test_other_schedules(schedule, middle, last):
+def test_other_schedules_warm_up_and_decay(schedule, middle, last):
     optimization = OptimizationSection(max_steps=110, warmup_steps=10, schedule=schedule, learning_rate=2.0)
     rates = [learning_rate_at(step, optimization, 110) for step in (5, 10, 60, 110)]
     assert rates == pytest.approx([1.0, 2.0, 2 * middle, 2 * last], abs=1e-12)
 
 
-def test_no_warmup():
+def test_without_warmup_a_schedule_starts_at_its_peak():
     for schedule in ("inverse_sqrt", "cosine", "linear"):
         optimization = OptimizationSection(max_steps=10, warmup_steps=0, schedule=schedule, learning_rate=1.0)
         assert 0.8 < learning_rate_at(1, optimization, 10) <= 1.0

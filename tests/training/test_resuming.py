@@ -1,6 +1,10 @@
-"""What the seed decides: all updates, whether a run is interrupted or not; and what may change when it resumes."""
+"""A resumed run makes the same updates as one that was never interrupted; what may change when it resumes."""
 
+import itertools
+import json
 import shutil
+import threading
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,32 +21,32 @@ from conftest import (
     train_losses,
     updates,
 )
+from filelock import FileLock
 from forked import run_group
 from train_on_processes import train_all
 
 from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.data.tokenizer import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
-from modeling_scratch.training import inputs
+from modeling_scratch.training import checkpoints, inputs
+from modeling_scratch.training.checkpoints import _differences
 from modeling_scratch.training.folder import OPTIMIZER, STATE
 from modeling_scratch.training.progress import Progress
 
 
-def test_the_seed_decides(finished, tmp_path):
+def test_runs_of_one_seed_are_equal(trained, tmp_path):
     again, other = quick_run(tmp_path / "again"), quick_run(tmp_path / "other", "seed=1", "optimization.max_steps=2")
-    assert updates(again) == updates(finished)
-    assert equal_weights(again, finished)
-    assert updates(other) != updates(finished)[:2]
+    assert updates(again) == updates(trained)
+    assert equal_weights(again, trained)
+    assert updates(other) != updates(trained)[:2]
 
 
-@pytest.mark.parametrize(("seed", "all_as_the_first"), [(0, 21), (10, 18)])
-def test_epochs_of_pairs_that_are_drawn_end_with_the_run(seed, all_as_the_first, tmp_path):
-    """Epochs differ in their updates: 20 in all. The last evaluation is that of the last epoch."""
-    options = ["optimization.max_steps=null", "optimization.max_epochs=3", f"seed={seed}", "evaluation.every=epoch"]
+def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
+    """Epochs differ in their number of updates, and together they have 20."""
+    options = ["optimization.max_steps=null", "optimization.max_epochs=3", "seed=10", "evaluation.every=epoch"]
     run = quick_run(tmp_path / "run", *few_sentences(60), *options, mixed_in(0.5), "data.embedded_size=60")
     evaluated = read_metrics(run, "validation")
-    assert 3 * evaluated[0]["step"] == all_as_the_first
-    assert evaluated[-1]["step"] == 20
+    assert [record["step"] for record in evaluated][::2] == [6, 20]
     assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 
@@ -52,7 +56,7 @@ STREAM = ["data.streaming=true", "data.shuffle_buffer=100"]
 
 @pytest.mark.parametrize("options", [[], DRAWN, STREAM], ids=["mid-epoch", "pairs drawn in epoch 2, Muon", "stream"])
 def test_a_killed_run_makes_the_same_updates_when_it_resumes(options, tmp_path, monkeypatch):
-    """With dropout; killed two updates after a checkpoint."""
+    """With dropout, and killed one update after a checkpoint."""
     options = [*options, "optimization.max_steps=12", "checkpoints.every=5", "evaluation.every=10"]
     undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -78,8 +82,8 @@ def test_two_processes_make_the_same_updates_when_they_resume(tmp_path):
     assert equal_weights(run, whole)
 
 
-def test_a_finished_run_continues_if_it_is_to_be_longer(tmp_path):
-    # A schedule that does not depend on the run's end, and weights that are better at each.
+def test_a_finished_run_can_be_extended(tmp_path):
+    # With a schedule that does not depend on the number of updates.
     options = ["optimization.schedule=inverse_sqrt", "optimization.max_steps=6", "evaluation.metric=loss"]
     whole = quick_run(tmp_path / "whole", *options)
     longer = quick_run(tmp_path / "longer", *options, "optimization.max_steps=4")
@@ -88,21 +92,11 @@ def test_a_finished_run_continues_if_it_is_to_be_longer(tmp_path):
     assert equal_weights(longer, whole)
 
 
-def test_a_run_resumed_from_an_earlier_checkpoint_can_end_there(tmp_path):
-    """Nothing was evaluated: there is no best."""
-    options = ["evaluation.every=100", "checkpoints.every=2"]
-    run = quick_run(tmp_path / "run", *options, "optimization.max_steps=4")
-    quick_run(run, *options, "optimization.max_steps=2", resume_from="step-0000002")
-    assert equal_weights(run, run / "checkpoints" / "step-0000002")
-    assert [record["step"] for record in read_metrics(run, "test")] == [2]
-
-
-def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path, capsys):
-    """From the one before it the run makes the same updates again."""
+def test_a_damaged_checkpoint_is_named_and_an_earlier_one_resumes(tmp_path, capsys):
     options = ["optimization.max_steps=4", "checkpoints.every=2"]
     run = quick_run(tmp_path / "run", *options)
     undisturbed = shutil.copytree(run, tmp_path / "undisturbed")
-    for name in ("random_states_0.pkl", OPTIMIZER, "model.safetensors", STATE):  # the last read is damaged first
+    for name in (OPTIMIZER, "model.safetensors", STATE):  # in reverse order of reading
         (run / "checkpoints" / "step-0000004" / name).write_bytes(b"damaged")
         with pytest.raises(SystemExit) as ended:
             quick_run(run, *options, resume=True)
@@ -113,23 +107,23 @@ def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path, capsys):
     assert equal_weights(run, undisturbed)
 
 
-def test_a_schedule_that_follows_another_length_is_logged(tmp_path, capsys):
-    run = quick_run(tmp_path / "run", "optimization.schedule=cosine", "optimization.max_steps=2")
+def test_a_longer_run_warns_that_its_schedule_changes(tmp_path, capsys):
+    run = quick_run(tmp_path / "run", "optimization.schedule=cosine", "optimization.max_steps=1")
     assert "schedule depends" not in capsys.readouterr().err
-    quick_run(run, "optimization.schedule=cosine", "optimization.max_steps=3", resume=True)
+    quick_run(run, "optimization.schedule=cosine", "optimization.max_steps=2", resume=True)
     assert "schedule depends" in capsys.readouterr().err
 
 
 @pytest.fixture
 def own_data(tmp_path) -> list[str]:
-    """Options that name copies of the small text files."""
+    """Overrides that name copies of the small text files, to change."""
     for path in Path(few_sentences()[0].partition("=")[2]).parent.iterdir():
         shutil.copy(path, tmp_path)
     return [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
 
 
-def test_other_pairs_of_the_same_lengths_are_refused(own_data, tmp_path, capsys):
-    """Where only the text differs: two sentences of as many tokens have changed places."""
+def test_changed_training_pairs_are_refused(own_data, tmp_path, capsys):
+    """Even if all lengths are the same, as when two sentences of equal length are exchanged."""
     run = quick_run(tmp_path / "run", *own_data, "optimization.max_steps=2")
     tokenizer, lines = load_tokenizers(str(run))[0], (tmp_path / "train.de").read_text().splitlines()
     lengths = [len(ids) for ids in tokenizer(lines).input_ids]
@@ -138,10 +132,10 @@ def test_other_pairs_of_the_same_lengths_are_refused(own_data, tmp_path, capsys)
     (tmp_path / "train.de").write_text("\n".join(lines) + "\n")
     with pytest.raises(SystemExit):
         quick_run(run, *own_data, "optimization.max_steps=4", resume=True)
-    assert "the training data is not what the run" in capsys.readouterr().err
+    assert "training data" in capsys.readouterr().err
 
 
-def test_other_validation_pairs_are_logged(own_data, tmp_path, capsys):
+def test_changed_validation_pairs_are_logged(own_data, tmp_path, capsys):
     options = [*own_data, "evaluation.every=1", "checkpoints.every=1", "optimization.max_steps=2"]
     run = quick_run(tmp_path / "run", *options)
     for side in ("en", "de"):
@@ -153,21 +147,21 @@ def test_other_validation_pairs_are_logged(own_data, tmp_path, capsys):
     assert (run / "model.safetensors").read_bytes() == best
 
 
-def test_a_run_continues_with_the_tokens_that_it_began_with(own_data, tmp_path):
-    """Older checkpoints were trained on sources with all their white space."""
+def test_a_run_of_an_older_version_keeps_its_tokens(own_data, tmp_path):
+    """Older versions trained on sources with all their white space."""
     (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace(" ", "  "))
     with (
         patch.object(inputs, "PairTokenizer", lambda *given, **_: PairTokenizer(*given, cleans_sources=False)),
         patch("modeling_scratch.training.start.Progress", lambda **given: Progress(**given | {"clean_sources": False})),
     ):
         run = quick_run(tmp_path / "run", *own_data, "optimization.max_steps=2")
-    # Refused, if its training pairs had other tokens.
+    # With other tokens, the training data would have changed, and the run could not resume.
     quick_run(run, *own_data, "optimization.max_steps=3", resume=True)
     assert read_metrics(run, "test")[-1]["step"] == 3
 
 
-def test_stopped_while_the_start_is_scored(finished, tmp_path):
-    options = [f"model.start_from={finished}", "model.overrides={}", "optimization.max_steps=2"]
+def test_a_run_stopped_while_its_start_is_scored_resumes(trained, tmp_path):
+    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.max_steps=2"]
     with pytest.raises(SystemExit) as stopped:
         quick_run(tmp_path / "run", *options, max_minutes=0)
     assert stopped.value.code == 75
@@ -177,10 +171,12 @@ def test_stopped_while_the_start_is_scored(finished, tmp_path):
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize("first", ["padded", "bins"])
-@pytest.mark.parametrize("option", ["data.streaming=true", "optimization.gradient_accumulation_steps=2"])
-def test_a_run_resumes_in_another_layout(first, option, tmp_path, monkeypatch):
-    """As between a CPU and a GPU: the same losses but for rounding, without dropout."""
+@pytest.mark.parametrize(
+    ("first", "option"),
+    [("padded", "data.streaming=true"), ("bins", "optimization.gradient_accumulation_steps=2")],
+)
+def test_a_run_resumes_with_another_layout_of_batches(first, option, tmp_path, monkeypatch):
+    """As between a CPU and a GPU: without dropout, the losses are equal except for rounding."""
     options = ["model.overrides.dropout=0.0", option]
     whole = quick_run(tmp_path / "whole", *options)
 
@@ -196,3 +192,119 @@ def test_a_run_resumes_in_another_layout(first, option, tmp_path, monkeypatch):
             run(first)
     run({"padded": "bins", "bins": "padded"}[first], resume=True)
     assert train_losses(tmp_path / "run") == pytest.approx(train_losses(whole), abs=1e-4)
+
+
+def test_a_run_resumes_from_checkpoints_written_by_the_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=10).__next__)
+    options = ["checkpoints.every=1m", "checkpoints.keep_last=100", "optimization.max_steps=10"]
+    run = quick_run(tmp_path / "run", *options)
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert len(names) > 2
+    assert names[-1] == "step-0000010"
+    weights = (run / "model.safetensors").read_bytes()
+    quick_run(run, *options, resume_from=names[0])
+    assert (run / "model.safetensors").read_bytes() == weights
+
+
+# -- --auto-resume -----------------------------------------------------------------------------------------------------
+
+
+TWO_UPDATES, FOUR_UPDATES = ["optimization.max_steps=2"], ["optimization.max_steps=4"]
+
+
+@pytest.fixture(scope="module")
+def after_two_updates(tmp_path_factory):
+    return quick_run(tmp_path_factory.mktemp("runs") / "run", *TWO_UPDATES)
+
+
+@pytest.fixture
+def two_updates(after_two_updates, tmp_path):
+    return shutil.copytree(after_two_updates, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+
+
+def test_one_command_line_starts_resumes_and_leaves_a_finished_run_alone(tmp_path, capsys):
+    run, whole = tmp_path / "run", quick_run(tmp_path / "whole", *FOUR_UPDATES)
+    with pytest.raises(SystemExit) as ended:
+        quick_run(run, *FOUR_UPDATES, auto_resume=True, max_minutes=0)
+    assert ended.value.code == 75
+    assert len(read_metrics(run, "train")) == 1
+    quick_run(run, *FOUR_UPDATES, auto_resume=True)
+    assert equal_weights(run, whole)
+    moved = shutil.copytree(run, tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
+    before = {path: path.stat().st_mtime_ns for path in moved.rglob("*")}
+    capsys.readouterr()
+    quick_run(moved, *FOUR_UPDATES, "evaluation.batch_size=3", auto_resume=True)
+    assert "is finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
+    quick_run(moved, *FOUR_UPDATES, "evaluation.num_beams=1", auto_resume=True)  # its test set is scored again
+    assert [record["num_beams"] for record in read_metrics(moved, "test")] == [1]
+    assert equal_weights(moved, whole)
+
+
+def test_a_run_without_a_checkpoint_starts_again(two_updates):
+    shutil.rmtree(two_updates / "checkpoints")
+    (two_updates / "model.safetensors").unlink()
+    (two_updates / "metrics.jsonl").unlink()  # which records that the run is finished
+    quick_run(two_updates, "optimization.max_steps=3", auto_resume=True)
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
+
+
+def test_a_run_waits_for_the_one_that_is_ending_in_its_folder(two_updates, tmp_path):
+    """A job that a scheduler is ending may be writing its first checkpoint."""
+    moved = shutil.move(two_updates / "checkpoints", tmp_path / "checkpoints")
+    weights = (two_updates / "model.safetensors").read_bytes()
+    (two_updates / "model.safetensors").unlink()
+
+    def end():
+        time.sleep(2)
+        shutil.move(moved, two_updates / "checkpoints")
+        (two_updates / "model.safetensors").write_bytes(weights)
+        held.release()
+
+    held = FileLock(two_updates / ".lock", thread_local=False)
+    held.acquire()
+    thread = threading.Thread(target=end)
+    thread.start()
+    quick_run(two_updates, "optimization.max_steps=3", auto_resume=True)
+    thread.join()
+    assert len(read_metrics(two_updates, "run")) == 2  # it was resumed
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "modeling_scratch.py", "translations/test.txt"])
+def test_files_that_a_finished_run_has_lost_are_written_again(lost, two_updates, capsys):
+    before = (two_updates / lost).read_bytes()
+    (two_updates / lost).unlink()
+    quick_run(two_updates, *TWO_UPDATES, auto_resume=True)
+    assert f"lacks {lost}" in capsys.readouterr().err
+    assert (two_updates / lost).read_bytes() == before
+
+
+def test_a_finished_run_without_weights_keeps_its_scores(two_updates, capsys):
+    shutil.rmtree(two_updates / "checkpoints")
+    (two_updates / "model.safetensors").unlink()
+    records = read_metrics(two_updates)
+    with pytest.raises(SystemExit) as ended:
+        quick_run(two_updates, *TWO_UPDATES, auto_resume=True)
+    assert ended.value.code == 2
+    assert "checkpoint" in capsys.readouterr().err
+    assert read_metrics(two_updates) == records
+
+
+def test_keys_that_change_no_update_may_change(two_updates, capsys):
+    quick_run(two_updates, "optimization.max_steps=4", "logging_steps=2", "evaluation.num_beams=1", resume=True)
+    assert "optimization.max_steps, evaluation.num_beams, logging_steps" in capsys.readouterr().err
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 4]
+    generation = json.loads((two_updates / "generation_config.json").read_text())
+    assert generation.get("num_beams", 1) == 1
+
+
+def test_a_run_resumes_on_other_hardware_and_logs_what_differs(two_updates, monkeypatch, capsys):
+    saved = Progress(processes=1, device="cpu", precision="no", compiled=False)
+    assert _differences(saved, saved) == []
+    found = _differences(saved, Progress(processes=2, device="cuda", precision="bf16", compiled=True))
+    assert len(found) == 4
+    monkeypatch.setattr(checkpoints, "_differences", lambda saved, current: found)
+    quick_run(two_updates, "optimization.max_steps=3", resume=True)
+    output = capsys.readouterr().err
+    assert all(difference in output for difference in found)
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]

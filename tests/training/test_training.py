@@ -1,4 +1,4 @@
-"""Whole runs through train.py: the folder, vocabularies, fine-tuning, trackers, precision, scoring."""
+"""Whole runs of train.py: files, records, vocabularies, fine-tuning, trackers, test sets."""
 
 import re
 from functools import partial
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 import torch
+from accelerate import Accelerator
 from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_training, weights
 from datasets import Dataset
 from sacrebleu.metrics import BLEU
@@ -26,50 +27,39 @@ from modeling_scratch.training.progress import Progress
 from modeling_scratch.training.records import run_of
 
 
-def test_the_folder_of_a_run(finished):
-    names = {path.name for path in finished.iterdir()}
-    assert names >= {
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "modeling_scratch.py",
-        "recipe.yaml",
-        "metrics.jsonl",
-        "curves.png",
-        "translations",
-        "checkpoints",
-    }
+def test_a_run_and_each_checkpoint_are_model_folders(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert names >= {"config.json", "generation_config.json", "model.safetensors", "modeling_scratch.py"}
+    assert names >= {"tokenizer.json", "tokenizer_config.json", "recipe.yaml", "metrics.jsonl", "translations"}
     assert not [name for name in names if name.endswith(".tmp")]
-    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert load_recipe(finished / "recipe.yaml").optimization.max_steps == 20
-    for checkpoint in (finished / "checkpoints").iterdir():
-        AutoModelForSeq2SeqLM.from_pretrained(checkpoint)  # every checkpoint is a model folder too
+    assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert load_recipe(trained / "recipe.yaml").optimization.max_steps == 20
+    for checkpoint in (trained / "checkpoints").iterdir():
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
         load_tokenizers(str(checkpoint))
 
 
-def test_records(finished):
-    assert [record["step"] for record in read_metrics(finished, "train")] == list(range(1, 21))
-    validation = read_metrics(finished, "validation")
+def test_every_update_and_evaluation_is_recorded_and_the_loss_falls(trained):
+    assert [record["step"] for record in read_metrics(trained, "train")] == list(range(1, 21))
+    validation = read_metrics(trained, "validation")
     assert [record["step"] for record in validation] == [10, 20]
     assert all({"loss", "bleu", "chrf"} <= set(record) for record in validation)
-    (test,) = read_metrics(finished, "test")
+    (test,) = read_metrics(trained, "test")
     assert test["final"]
     assert "tok:13a" in test["bleu_signature"]
-    translations = (finished / "translations" / "test.txt").read_text().splitlines()
+    translations = (trained / "translations" / "test.txt").read_text().splitlines()
     assert [sample["translation"] for sample in test["samples"]] == translations[:5]
     assert all(sample["source"] and sample["reference"] for sample in test["samples"])
-    losses = [record["loss"] for record in read_metrics(finished, "train")]
+    losses = [record["loss"] for record in read_metrics(trained, "train")]
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_a_warm_up_that_outlasts_the_run_is_logged(tmp_path, capsys):
+def test_a_warm_up_longer_than_the_run_is_logged(tmp_path, capsys):
     quick_run(tmp_path / "run", "optimization.warmup_steps=30", "optimization.max_steps=2")
-    assert "optimization.warmup_steps is 30, and there are 2 updates" in capsys.readouterr().err
+    assert "optimization.warmup_steps" in capsys.readouterr().err
 
 
-def test_two_vocabularies(tmp_path):
+def test_a_run_with_two_vocabularies_has_two_tokenizers(tmp_path):
     run = quick_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=4")
     member = quick_run(tmp_path / "member", f"tokenizer.existing={run}", "optimization.max_steps=2", "seed=1")
     for name in ("tokenizer.json", "target_tokenizer/tokenizer.json"):
@@ -83,37 +73,37 @@ def test_two_vocabularies(tmp_path):
     assert target("Die Katze.").input_ids != source("Die Katze.").input_ids
 
 
-def test_fine_tuning_starts_from_the_model(finished, tmp_path):
-    options = [f"model.start_from={finished}", "model.overrides={}", "optimization.learning_rate=1e-9"]
+def test_fine_tuning_starts_from_the_models_weights_and_config(trained, tmp_path):
+    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.learning_rate=1e-9"]
     run = quick_run(tmp_path / "run", *options, "optimization.max_steps=2", "checkpoints.every=1")
-    for name, tensor in weights(finished).items():
+    for name, tensor in weights(trained).items():
         torch.testing.assert_close(weights(run)[name], tensor, rtol=0, atol=1e-7)
-    assert (run / "tokenizer.json").read_text() == (finished / "tokenizer.json").read_text()
+    assert (run / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
     assert AutoModelForSeq2SeqLM.from_pretrained(run).config.dropout == 0.1  # the model's own
     with_dropout = quick_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
     assert AutoModelForSeq2SeqLM.from_pretrained(with_dropout).config.dropout == 0.3
 
 
-def test_fine_tuning_scores_the_model_before_and_after(finished, tmp_path, capsys):
+def test_fine_tuning_scores_the_model_before_and_after(trained, tmp_path, capsys):
     others = few_sentences()[1].replace("validation_files", "test_sets.others")
-    options = [f"model.start_from={finished}", "model.overrides={}", others, "optimization.max_steps=2"]
+    options = [f"model.start_from={trained}", "model.overrides={}", others, "optimization.max_steps=2"]
     run = quick_run(tmp_path / "run", *options, mixed_in(0.5))
     before = {record["name"]: record for record in read_metrics(run, "before")}
     after = {record.get("name", "test"): record for record in read_metrics(run, "test")}
     assert before.keys() == after.keys() == {"test", "others"}
     assert {record["step"] for record in before.values()} == {0}
-    (known,) = read_metrics(finished, "test")
+    (known,) = read_metrics(trained, "test")
     scores = ("bleu", "chrf", "bleu_interval", "sentences")
     assert [before["test"][key] for key in scores] == [known[key] for key in scores]
     assert (run / "translations" / "before" / "test.txt").read_text() == (
-        finished / "translations" / "test.txt"
+        trained / "translations" / "test.txt"
     ).read_text()
     output = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
     assert f"BLEU {after['others']['bleu']:.2f}" in output[0]
     assert f"BLEU {before['others']['bleu']:.2f}" in output[2]
 
 
-def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
+def test_fine_tuning_warns_about_a_test_set_that_it_made_worse(tmp_path, caplog):
     sentences = make_corpus(60, 1, 1)["train"]
     pairs = Dataset.from_list([{"source": pair["en"], "target": pair["de"]} for pair in sentences])
     right, wrong = pairs["target"][:], [f"{text} Und." for text in pairs["target"]]
@@ -127,51 +117,40 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
     assert found.keys() == {"test", "old", "same"}
     (warning,) = [record.getMessage() for record in caplog.records]
     lost = BLEU().corpus_score(right, [right]).score - BLEU().corpus_score(wrong, [right]).score
-    assert warning.startswith(f"old: BLEU has fallen by {lost:.2f} in fine-tuning (p = 0.00")
+    assert re.match(rf"old: .*{lost:.2f}.*p = 0\.00", warning)
     caplog.clear()
     append_record(tmp_path, {"step": 0, "split": "before", "name": "old", "num_beams": 5, "bleu": 50.0})
-    scores_before(*given, {"old": wrong})  # which was scored on other references
-    assert "old: not compared with the model before fine-tuning: BLEU was 50.00 and is now 100.00" in caplog.text
+    scores_before(*given, {"old": wrong})  # its earlier score is of other references
+    assert "old: not compared" in caplog.text
 
 
 def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
-    from accelerate import Accelerator
-
     seen = []
-    monkeypatch.setattr(Accelerator, "log", lambda self, values, step: seen.append(values))
-    (tmp_path / "run").mkdir()
-    batches = SimpleNamespace(epochs=lambda: 0.5)
-    log = RunLog(Accelerator(cpu=True), tmp_path / "run", Progress(step=1), batches, 2)
+    monkeypatch.setattr(Accelerator, "log", lambda self, values, step: seen.extend(values))
+    log = RunLog(Accelerator(cpu=True), tmp_path, Progress(step=1), SimpleNamespace(epochs=lambda: 0.5), 2)
     for more in ({"split": "test"}, {"split": "test", "name": "old"}, {"split": "before", "name": "old"}):
         log.record({**more, "final": True, "bleu": 2.0})
-    assert [[name for name in values if name.endswith("bleu")] for values in seen] == [
-        ["test/bleu"],
-        ["test/old/bleu"],
-        ["before/old/bleu"],
-    ]
+    assert [name for name in seen if name.endswith("bleu")] == ["test/bleu", "test/old/bleu", "before/old/bleu"]
 
 
-def test_translations_that_will_be_cut_are_logged(tmp_path, capsys):
+def test_too_small_a_limit_on_translations_is_logged(tmp_path, capsys):
     describe = partial(quick_run, tmp_path / "run", dry_run=True, processes=1)  # nothing is trained
     describe()
-    assert "translations end after evaluation.max_new_tokens (8), but the longest training" in capsys.readouterr().err
+    assert "evaluation.max_new_tokens" in capsys.readouterr().err
     describe("evaluation.max_new_tokens=64")
-    assert "max_new_tokens" not in capsys.readouterr().err
+    assert "evaluation.max_new_tokens" not in capsys.readouterr().err
 
 
-def test_a_sentence_beyond_learned_positions_fails_before_training(tmp_path, capsys):
-    """Longer training pairs are dropped, but what is to be translated at the end is not."""
+def test_a_sentence_to_translate_beyond_learned_positions_fails_before_training(tmp_path, capsys):
     positions = ["model.overrides.position_embedding_type=learned", "model.overrides.max_position_embeddings=12"]
     with pytest.raises(SystemExit):
         quick_run(tmp_path / "run", *positions, "data.max_source_tokens=12", "data.max_target_tokens=12")
-    output = r"error: the (test|validation) split: input \d+ has \d\d tokens, but the model takes 12 \(max_position_emb"
-    assert re.search(output, capsys.readouterr().err)
+    assert re.search(r"error: the (test|validation) split: .*\d\d tokens", capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tracker_that_cannot_start(tmp_path, monkeypatch, capsys):
+def test_a_tracker_that_cannot_start_is_a_user_error(tmp_path, monkeypatch, capsys):
     pytest.importorskip("tensorboard")
-    from accelerate import Accelerator
 
     def init(*_, **__):
         raise KeyError("api_key not configured")
@@ -180,16 +159,15 @@ def test_a_tracker_that_cannot_start(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         quick_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
     assert ended.value.code == 2
-    assert "trackers: KeyError: 'api_key not configured'" in capsys.readouterr().err
+    assert "api_key not configured" in capsys.readouterr().err
 
 
-def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
-    """And write what they hold when it is stopped."""
+def test_a_resumed_run_continues_in_its_tracker(tmp_path, monkeypatch):
+    """The tracker is also closed when a run is stopped."""
     pytest.importorskip("tensorboard")
-    from accelerate import Accelerator
     from accelerate.tracking import TensorBoardTracker
 
-    init_trackers, finish, names, finished = Accelerator.init_trackers, TensorBoardTracker.finish, [], []
+    init_trackers, finish, names, closed = Accelerator.init_trackers, TensorBoardTracker.finish, [], []
 
     def init(self, project, init_kwargs):
         assert init_kwargs["wandb"]["resume"] == "allow"
@@ -197,7 +175,7 @@ def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
         return init_trackers(self, project)
 
     monkeypatch.setattr(Accelerator, "init_trackers", init)
-    monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: finished.append(names[-1]) or finish(self))
+    monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: closed.append(names[-1]) or finish(self))
     options = ["trackers=[tensorboard]", "optimization.max_steps=2"]
     with pytest.raises(SystemExit):
         quick_run(tmp_path / "run", *options, max_minutes=0)
@@ -205,34 +183,33 @@ def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
     assert list((tmp_path / "run" / "tracking").rglob("events.out.tfevents.*"))
     quick_run(tmp_path / "run", *options, overwrite=True)
     assert names[0] == names[1] != names[2]
-    assert finished == names
+    assert closed == names
 
 
-def test_bf16(finished, tmp_path, monkeypatch):
-    """As `--mixed_precision bf16` sets it: losses differ from float32's, but little; weights are stored in float32."""
+def test_a_run_in_bf16_has_nearly_the_losses_of_float32_and_saves_float32(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     run = quick_run(tmp_path / "run", "optimization.max_steps=6")
     (about,) = read_metrics(run, "run")
     assert about["mixed_precision"] == "bf16"
-    found, expected = ([record["loss"] for record in read_metrics(each, "train")][:6] for each in (run, finished))
+    found, expected = ([record["loss"] for record in read_metrics(each, "train")][:6] for each in (run, trained))
     assert found != expected
     assert found == pytest.approx(expected, rel=0.01)
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
 
 
-def test_scoring_writes_nothing(finished, capsys):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    run_training(evaluate=str(finished))
+def test_evaluate_prints_the_recorded_scores_and_writes_nothing(trained, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    run_training(evaluate=str(trained))
     output = capsys.readouterr().out
-    (record,) = read_metrics(finished, "test")
+    (record,) = read_metrics(trained, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
         expected = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
         assert expected in output
     assert "40 sentences of test" in output
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
+def test_named_test_sets_are_scored(tmp_path, capsys):
     _, validation, test = (option.partition("=")[2] for option in few_sentences())
     sets = f"data.test_sets={{held-out: {validation}, again: {test}, taken-away: null}}"
     run = quick_run(tmp_path / "run", "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets)
@@ -249,8 +226,8 @@ def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
     assert test.removesuffix("/test") not in card
 
 
-def test_the_recorded_score_is_that_of_the_written_lines(tmp_path):
-    """On validation, for an average, on test, and on a further set."""
+def test_recorded_scores_are_those_of_the_saved_translations(tmp_path):
+    """On validation (of averaged weights), on test, and on a named test set."""
     further = few_sentences()[1].partition("=")[2]
     options = [f"data.test_sets={{further: {further}}}", "checkpoints.average_last=2", "optimization.max_steps=10"]
     run = quick_run(tmp_path / "run", *options, "checkpoints.every=5", "evaluation.every=5")
@@ -261,4 +238,4 @@ def test_the_recorded_score_is_that_of_the_written_lines(tmp_path):
         references = Path(f"{prefix}.de").read_text(encoding="utf-8").splitlines()
         lines = (run / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         assert sacrebleu.corpus_chrf(lines, [references]).score == record["chrf"]
-    assert not any("translations" in name for name in chosen_files(run))  # they stay when the model goes to the Hub
+    assert not any("translations" in name for name in chosen_files(run))  # translations are not pushed

@@ -252,8 +252,8 @@ def test_a_closed_pipe_and_ctrl_c_end_the_command_without_a_traceback(folder, tm
     reader_gone.stdout.close()
     interrupted.child.signal(signal.SIGINT)
     rest = interrupted.stdout.read()
-    assert (reader_gone.child.end(), without_cuts(reader_gone.child.said)) == (141, "")
-    assert (interrupted.child.end(), without_cuts(interrupted.child.said)) == (130, "\ninterrupted\n")
+    assert (reader_gone.child.end(), without_cuts(reader_gone.child.output)) == (141, "")
+    assert (interrupted.child.end(), without_cuts(interrupted.child.output)) == (130, "\ninterrupted\n")
     assert rest.count(b"\n") < 2_500  # of 3,000
 
 
@@ -308,8 +308,8 @@ def test_a_bad_line_ends_a_stream_after_the_lines_before_it_and_their_warnings(f
     process.stdin.close()
     assert process.stdout.read() == lines(*by_hand(folder, SENTENCES[:4], max_new_tokens=1))
     assert process.child.end() == 2
-    assert re.search(r"warning: line 1: .* cut .*\n(.*\n)*.*4 lines were cut .* line 4\n", process.child.said)
-    assert re.search("error: standard input, line 5: .*60", process.child.said)
+    assert re.search(r"warning: line 1: .* cut .*\n(.*\n)*.*4 lines were cut .* line 4\n", process.child.output)
+    assert re.search("error: standard input, line 5: .*60", process.child.output)
 
 
 def test_a_line_longer_than_in_training_is_reported_once(folder, tmp_path, monkeypatch):
