@@ -41,7 +41,6 @@ class Child:
         """Its standard error so far."""
         return self.file.read_text() if self.file.exists() else ""
 
-
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 

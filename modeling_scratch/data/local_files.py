@@ -352,7 +352,7 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
                 )
             raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
         columns[side] = (name, None)
-    if columns[SOURCE] == columns[TARGET]:
+    if columns[SOURCE] == columns[TARGET] and data.source_column is data.target_column is None:
         raise UserError(
             f"{where}: source and target are the same column, {columns[SOURCE][1] or columns[SOURCE][0]!r}; set "
             "data.source_column and data.target_column"

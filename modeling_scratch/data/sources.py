@@ -336,7 +336,10 @@ class EmbeddedCorpus(PairSource):
     def _languages(self) -> tuple[str, str]:
         languages = self.data.languages or ("en", "de")
         if set(languages) != {"en", "de"}:
-            raise UserError(f"the embedded corpus is English and German (en, de), not {' and '.join(languages)}")
+            raise UserError(
+                "data.source_language and data.target_language: the embedded corpus is English and German (en, de), "
+                f"not {' and '.join(languages)}"
+            )
         return languages
 
     def _marked(self) -> tuple[list[str], list[str]]:

@@ -63,7 +63,6 @@ def test_its_folder_names_no_languages_and_works_on_the_command_line(run, monkey
     ("options", "expected"),
     [
         ([], ""),
-        (["data.source_column=target"], "the same column"),
         (["data.source_language=en"], "both null"),
         (["data.source_language=en", "data.target_language=EN", "data.source_column=a"], "no column"),
         (["data.source_language=source", "data.target_language=source"], "the same column"),

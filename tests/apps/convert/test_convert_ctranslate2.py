@@ -95,15 +95,15 @@ def test_fields_that_ctranslate2_lacks_are_named(fields, message, make_model):
     assert len(find_obstacles(model.config)) == 1
 
 
-def test_a_converted_run_translates_as_generate_does(finished, tmp_path):
+def test_a_converted_run_translates_as_generate_does(trained, tmp_path):
     out, small = tmp_path / "out", tmp_path / "int8"
-    invoke("ctranslate2", finished, out)
-    invoke("ctranslate2", finished, small, "--quantization=int8")
+    invoke("ctranslate2", trained, out)
+    invoke("ctranslate2", trained, small, "--quantization=int8")
     assert (small / "model.bin").stat().st_size < 0.7 * (out / "model.bin").stat().st_size
     assert sorted(tmp_path.iterdir()) == [small, out]
     settings = json.loads((out / "generation.json").read_text())
     assert (settings["beam_size"], settings["max_decoding_length"]) == (2, 8)  # of the run's evaluation
-    tokenizer, model = AutoTokenizer.from_pretrained(out), load_translator(str(finished))
+    tokenizer, model = AutoTokenizer.from_pretrained(out), load_translator(str(trained))
     tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(SENTENCES).input_ids]
     batch = tokenizer(SENTENCES, return_tensors="pt", padding=True)
     greedily = partial(model.double().generate, **batch, num_beams=1, max_new_tokens=8)
@@ -201,8 +201,8 @@ def test_translations_may_be_longer_than_ctranslate2_s_own_table_of_positions(ma
     assert len(translator.translate_batch([["token 7"]], **options)[0].hypotheses[0]) == 1200
 
 
-def test_the_vocabulary_has_a_token_for_each_row(finished):
-    tokenizer, _ = load_tokenizers(str(finished))
+def test_the_vocabulary_has_a_token_for_each_row(trained):
+    tokenizer, _ = load_tokenizers(str(trained))
     size = len(tokenizer)
     vocabulary = read_vocabulary(tokenizer, size + 2, "source")
     assert vocabulary[:size] == tokenizer.convert_ids_to_tokens(range(size))
@@ -211,13 +211,13 @@ def test_the_vocabulary_has_a_token_for_each_row(finished):
         read_vocabulary(tokenizer, size - 1, "target")
 
 
-def test_models_that_cannot_be_converted_are_refused(make_model, finished, tmp_path, monkeypatch):
+def test_models_that_cannot_be_converted_are_refused(make_model, trained, tmp_path, monkeypatch):
     make_model().save_pretrained(tmp_path / "plain")
     out = tmp_path / "out"
     assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # it has no tokenizer
     monkeypatch.setattr(checking, "LARGEST_DIFFERENCE", -1.0)
-    assert "log-probabilities differ" in refusal(tmp_path, "ctranslate2", finished, out)
+    assert "log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "modeling_scratch.apps.convert.ctranslate2")
-    assert "pip install 'modeling-scratch[ctranslate2]'" in refusal(tmp_path, "ctranslate2", finished, out)
+    assert "pip install 'modeling-scratch[ctranslate2]'" in refusal(tmp_path, "ctranslate2", trained, out)
