@@ -32,13 +32,14 @@ from datasets.fingerprint import Hasher
 from xxhash import xxh3_128
 
 from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
-from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
-from .corpus import HELD_OUT, Links, gold_links, make_corpus, stream_corpus, unmarked
+from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
+from .corpus import HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
 from .local_files import FIRST_ROWS, Columns, cell_text, choose_columns, find_files, read_lines, read_table
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
+_MOST_DATES = 73_049  # days from 1900 to 2099
 EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 _FOR_VALIDATION = 1000  # pairs that are held out by default, but at most a tenth of all
 _OVERLAP_TO_WARN = 0.01  # warn if a larger share of a split's pairs are also training pairs
@@ -349,6 +350,32 @@ class EmbeddedCorpus(PairSource):
         return [pair[source] for pair in pairs], [pair[target] for pair in pairs]
 
 
+class Dates(PairSource):
+    """Dates as people write them, and in ISO 8601: pairs that are not translations."""
+
+    name = DATES
+
+    def __init__(self, data: DataSection, split: str, seed: int):
+        self.data, self.split, self.seed = data, split, seed
+
+    def load(self) -> Dataset:
+        days = self.data.embedded_size + sum(HELD_OUT)
+        if days > _MOST_DATES:
+            raise UserError(f"data.embedded_size: there are only {_MOST_DATES - sum(HELD_OUT):,} dates to train on")
+        pairs = make_dates(self.data.embedded_size, *HELD_OUT, self.seed)[self.split]
+        return Dataset.from_dict(dict(zip((SOURCE, TARGET), map(list, zip(*pairs, strict=True)), strict=True)))
+
+    def stream(self) -> IterableDataset:
+        raise UserError("data.streaming: the dates fit into memory; set data.streaming=false")
+
+    def fingerprint(self) -> str:
+        return f"dates, {self.data.embedded_size} pairs, seed {self.seed}"
+
+    def provenance(self) -> Provenance:
+        limits = "Its dates are generated, from 1900 to 2099 and in six ways of writing; it knows no others."
+        return Provenance(DATES, "the dates of modeling_scratch", limits=limits)
+
+
 # -- the source and the pairs of each split ----------------------------------------------------------------------------
 
 
@@ -367,6 +394,8 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
     name = getattr(data, split, None)
     if name is None:
         return None
+    if data.name == DATES:
+        return Dates(data, split, seed)
     return EmbeddedCorpus(data, split, seed) if data.name == EMBEDDED_CORPUS else HubDataset(data, name)
 
 
@@ -383,7 +412,7 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
     """
     files = data.files()
     if any(split in files for split in SPLITS):
-        if data.name != EMBEDDED_CORPUS:
+        if data.name not in EMBEDDED:
             logger.info(f"data: using local files; data.name ({data.name}) is ignored")
         if "train" not in files:
             raise UserError("data.train_files must be set if the other splits are local files")

@@ -440,7 +440,8 @@ def prepare_push(
         has_space=record.space == options.repo_id,
         before=card_to_keep(folder, record, card_on_hub),
     )
-    missing = [key for key in ("language", "license") if key not in required_metadata(run) and f"\n{key}:" not in card]
+    expected = ("language", "license") if run is None or run.tags else ("license",)
+    missing = [key for key in expected if key not in required_metadata(run) and f"\n{key}:" not in card]
     findings.append(f"card: complete, but without {' and '.join(missing)}" if missing else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
     return Prepared(files, card, findings)

@@ -82,7 +82,8 @@ class Section(BaseModel):
         return value
 
 
-EMBEDDED_CORPUS = "embedded"
+EMBEDDED_CORPUS, DATES = "embedded", "dates"
+EMBEDDED = (EMBEDDED_CORPUS, DATES)  # what is generated here
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # may differ from the model's own
@@ -111,7 +112,7 @@ def _check_embedded(section: Section, prefix: str, **splits: str) -> None:
     """ValueError if a section of the embedded corpus has keys that apply only to other data sets."""
     allowed = dict.fromkeys(["subset", "revision", "source_column", "target_column"]) | splits
     if wrong := [prefix + key for key, name in allowed.items() if getattr(section, key) not in (None, name)]:
-        raise ValueError(f"{', '.join(wrong)}: applies to data sets on the Hub or in files, not to the embedded corpus")
+        raise ValueError(f"{', '.join(wrong)}: applies to data sets on the Hub or in files, not to embedded ones")
 
 
 class MixedSource(Section):
@@ -140,7 +141,7 @@ class MixedSource(Section):
             raise ValueError("an entry of data.mix needs either files or name")
         if self.files is not None and (self.subset or self.revision or self.split != "train"):
             raise ValueError("subset, revision and split apply to data sets on the Hub, not to files")
-        if self.name == EMBEDDED_CORPUS:
+        if self.name in EMBEDDED:
             _check_embedded(self, "", split="train")
         return self
 
@@ -148,7 +149,11 @@ class MixedSource(Section):
 class DataSection(Section):
     """Which sentence pairs, and how long they may be."""
 
-    name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or the name of a data set on the Hub")
+    name: str = Field(
+        EMBEDDED_CORPUS,
+        description="`embedded`, translations by a small grammar; `dates`, in words and in ISO 8601; or the name of a "
+        "data set on the Hub",
+    )
     subset: str | None = Field(None, description="the Hub data set's configuration, such as de-en of wmt14")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
     task: str | None = Field(
@@ -184,7 +189,7 @@ class DataSection(Section):
     validation_size: int | None = Field(
         None, ge=1, description="pairs held out of training without validation; null: 1,000, or a tenth if that is less"
     )
-    embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
+    embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of `embedded` or `dates`")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1, le=1_000_000)
     num_workers: int = Field(
@@ -201,7 +206,7 @@ class DataSection(Section):
     def _agrees_with_itself(self):
         if (self.source_language is None) != (self.target_language is None):
             raise ValueError("data.source_language and data.target_language are both codes, or both null")
-        if self.name == EMBEDDED_CORPUS and not self.train_files:
+        if self.name in EMBEDDED and not self.train_files:
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.streaming and self.mix:
             raise ValueError("data.mix: a stream cannot be mixed with other pairs; set data.streaming=false")
@@ -229,7 +234,11 @@ class DataSection(Section):
     @property
     def languages(self) -> tuple[str, str] | None:
         """The codes of source and target; None for pairs that are not in languages."""
-        if self.source_language is None or self.target_language is None:
+        if (
+            self.source_language is None
+            or self.target_language is None
+            or (self.name == DATES and not self.train_files)
+        ):
             return ("en", "de") if self.name == EMBEDDED_CORPUS and not self.train_files else None
         return self.source_language, self.target_language
 
@@ -250,7 +259,7 @@ class DataSection(Section):
 
     @property
     def on_the_hub(self) -> bool:
-        return self.train_files is None and self.name != EMBEDDED_CORPUS
+        return self.train_files is None and self.name not in EMBEDDED
 
 
 TokenizerKind = Literal["bpe", "characters", "words", "pattern"]

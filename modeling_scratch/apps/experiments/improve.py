@@ -38,7 +38,7 @@ from ...recipe.reading import (
     differing_keys,
     load_recipe,
 )
-from ...recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
+from ...recipe.schema import EMBEDDED, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ...training.evaluation import advice_to_halve
 from ...training.finish import has_results, is_finished
 from ...training.folder import RECIPE, WEIGHTS, RunFolder, holds_other_things
@@ -333,7 +333,7 @@ class ImprovementPlan:
 
 def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
     """Whether a different seed would hold out different pairs or make a different corpus."""
-    return source_of("validation", data, seed) is None or (data.name == EMBEDDED_CORPUS and not data.train_files)
+    return source_of("validation", data, seed) is None or (data.name in EMBEDDED and not data.train_files)
 
 
 def _records_to_improve(run: Path) -> RunRecords:
