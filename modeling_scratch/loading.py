@@ -12,6 +12,7 @@ import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tokenizers.models import WordLevel
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -158,6 +159,11 @@ def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The source and target language codes that a saved tokenizer names, such as en and pt-BR; [] if it names none."""
     codes = [str(tokenizer.init_kwargs.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
     return codes if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) for code in codes) else []
+
+
+def has_whole_symbols(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer's vocabulary is of whole symbols, such as characters or phones, and lacks all others."""
+    return tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, WordLevel)
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -59,7 +59,7 @@ class Metric:
     """
     Args:
         title: its name in tables and figures.
-        hub_id: its name on hf.co/metrics, for a card's metadata.
+        hub_id: its name in a card's metadata: that on hf.co/metrics if it is there.
         description: what it measures and how the text is prepared, in a few words, for a card.
         higher_is_better: the direction.
         range: the lowest and highest value, also on the axis of a plot; None: no upper limit.
@@ -148,7 +148,7 @@ def _by_sequence(
 
     def share(counted: "np.ndarray") -> float:
         found, of = counted.sum(axis=0)
-        return 100 * float(found / of) if of else 0.0
+        return 100 * float(found / of) if of else 100 * float(found > 0)  # all references are empty
 
     if not resamples:
         return Score(share(counted), signature)
@@ -290,14 +290,17 @@ METRICS: dict[str, Metric] = {
 
 
 def tells_nothing(key: str, value: float) -> bool:
-    """Whether a value of `evaluation.metric` is the lowest possible score, which cannot rank models."""
-    return key in METRICS and METRICS[key].higher_is_better and value == METRICS[key].range[0]
+    """Whether a value of `evaluation.metric` is the worst possible score, which cannot rank models."""
+    if key not in METRICS:
+        return False
+    worst = METRICS[key].range[0 if METRICS[key].higher_is_better else 1]
+    return worst is not None and value == worst
 
 
 def can_tell(key: str, references: Texts, language: str) -> bool:
     """
     Whether a recipe's `evaluation.metric` can tell good translations from bad ones: not if the references themselves
-    get the lowest score. BLEU counts matches of four words, so it is 0 for shorter texts, and only a model that rambles
+    get the worst score. BLEU counts matches of four words, so it is 0 for shorter texts, and only a model that rambles
     scores more.
     """
     if key not in METRICS or METRICS[key].compute is None:
@@ -362,6 +365,8 @@ def score(
     references = [[each] if isinstance(each, str) else list(each) for each in references]
     if not len(sources) == len(translations) == len(references):
         raise ValueError(f"{len(sources)} sources, {len(translations)} translations and {len(references)} references")
+    if not translations:
+        raise ValueError("there is nothing to score")
     if not all(references):
         raise ValueError(f"sentence {references.index([])} has no reference")
     (translations, *references), suffix = normalized(translations, *references)

@@ -212,6 +212,13 @@ def test_f1_of_tokens(output, references, expected):
     assert score([""], [output], [references], metrics=["token_f1"])["token_f1"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("output", "expected"), [("", 0), ("a", 100)])
+def test_edits_of_empty_references(output, expected):
+    assert score([""], [output], [""], metrics=["cer"])["cer"] == expected
+    with pytest.raises(ValueError, match="nothing"):
+        score([], [], [])
+
+
 def test_of_several_references_the_nearest_counts():
     scores = score([""], ["a b c"], [["a x y z", "a b d"]], metrics=["token_error_rate", "wer"])
     assert scores["token_error_rate"] == pytest.approx(100 / 3)
@@ -265,6 +272,9 @@ def test_if_the_score_is_the_lowest_possible_the_loss_decides(metric):
     assert is_better({"loss": 3.0, metric: 0.1}, metric, nothing) is (metric != "ter")
     older = {"loss": None, metric: 0.0}  # as in older checkpoints
     assert is_better({"loss": 9.0, metric: 0.0}, metric, older) is (metric != "ter")
+    worst = {"loss": 2.0, "wer": 100.0}
+    assert is_better({"loss": 1.9, "wer": 100.0}, "wer", worst)
+    assert not is_better({"loss": 2.1, "wer": 100.0}, "wer", worst)
     by_loss = {"chosen_by": "loss"}
     assert is_better({"loss": 9.0, metric: 0.0} | by_loss, metric, older | by_loss)
 

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError
-from ..loading import NO_REMOTE_CODE, loading
+from ..loading import NO_REMOTE_CODE, has_whole_symbols, loading
 from ..model.batched_generation import INVISIBLE, clean
 from ..recipe.schema import SOURCE, TARGET, TokenizerKind
 
@@ -67,7 +67,8 @@ def _train_symbols(
 ) -> Tokenizer:
     """
     A vocabulary of whole symbols: the most frequent ones. Text in NFC, without `INVISIBLE` characters, comes back
-    exactly if all its symbols are in the vocabulary; any other symbol is the unknown token, which decoding drops.
+    exactly if all its symbols are in the vocabulary and none spells a special token; any other symbol is the unknown
+    token, which decoding drops.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), normalizers.NFC()])
@@ -303,13 +304,14 @@ def _report_unknown(tokenized: Dataset, tokenizer: PairTokenizer, split: str) ->
     """Log how many tokens of a split are not in a vocabulary of whole symbols."""
     sides = (("source", "input_ids", tokenizer.source_tokenizer), ("target", "labels", tokenizer.target_tokenizer))
     for side, column, each in sides:
-        if not (each.is_fast and isinstance(each.backend_tokenizer.model, models.WordLevel)):
+        if not has_whole_symbols(each):
             continue
         ids = tokenized.select_columns([column]).with_format("arrow")[:].column(column).combine_chunks().flatten()
-        if unknown := int((ids.to_numpy() == each.unk_token_id).sum()):
+        # Each text ends in a special token of its own.
+        if unknown := int(np.isin(ids.to_numpy(), each.all_special_ids).sum()) - len(tokenized):
             logger.warning(
-                f"data: {unknown:,} of {len(ids):,} {side} tokens of the {split} pairs are not in the vocabulary "
-                f"({len(each):,} tokens), and are lost"
+                f"data: {unknown:,} of {len(ids):,} {side} tokens of the {split} pairs are lost: they spell a special "
+                f"token, or the vocabulary of {len(each):,} tokens lacks them (see tokenizer.vocab_size)"
             )
 
 

@@ -275,7 +275,7 @@ def card_of_run(
     facts.base_model = run.base_model
     facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
     facts.task = run.recipe.data.task
-    facts.is_translator = bool(tags)
+    facts.is_translator = len(set(tags)) == 2
     results = _eval_results(run, facts, tags)
     metadata |= {
         "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
@@ -508,7 +508,8 @@ def _preprocessing(run: RunRecords) -> str:
     removed = "white space at both ends and invisible characters are removed"
     if run.recipe.model.start_from or run.recipe.tokenizer.existing:
         return f"{removed}; the tokenizer does the rest"
-    return f"{removed}, Unicode is normalized to NFC; case, punctuation and spaces are kept"
+    spaces = "white space in sources becomes single spaces"
+    return f"{removed}, {spaces}, Unicode is normalized to NFC; case and punctuation are kept"
 
 
 def _hardware(machine: dict[str, Any]) -> str:
@@ -534,4 +535,7 @@ def _limits(run: RunRecords, facts: ModelFacts) -> str:
         f"{data.max_target_tokens:,} target tokens, without context: it does not know what a pronoun refers to in "
         "the sentence before, and longer texts have to be split into sentences. "
     )
+    if not facts.is_translator:
+        limit = f"{data.max_source_tokens:,} source and {data.max_target_tokens:,} target tokens"
+        length = f"It was trained on pairs of at most {limit}. "
     return limits(facts, domain, length)

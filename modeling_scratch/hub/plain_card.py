@@ -90,7 +90,7 @@ def make_card(
         metadata, sections: further metadata and sections, or replacements; an empty section is left out.
     """
     data = METADATA | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
-    what = facts.direction or ("translation" if facts.is_translator else escape(facts.task or "sequences"))
+    what = (facts.direction or "translation") if facts.is_translator else escape(facts.task or "pairs of sequences")
     title = f"{repo_id.split('/')[-1]}: {what}"
     texts = _sections(facts, repo_id) | (sections or {})
     owner = repo_id.rpartition("/")[0]
@@ -119,7 +119,8 @@ def _summary(facts: ModelFacts) -> str:
     size = f"{parameters / 1e6:,.1f} million" if parameters >= 1e6 else f"{parameters:,}"
     what = f"This model translates {facts.direction}." if facts.languages else "This is a translation model."
     if not facts.is_translator:
-        what = "This model turns sequences into others" + (f": {escape(facts.task)}." if facts.task else ".")
+        outputs = f"; its outputs are {escape(facts.task)}" if facts.task else ""
+        what = f"This model was trained on pairs of sequences{outputs}."
     return (
         f'{what} It is an encoder-decoder Transformer as in ["Attention Is All You Need"]({PAPER}), with {size} '
         f"parameters, {plural(config.encoder_layers, 'encoder layer')} and "

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..languages import is_translatable
-from ..loading import best_device, load_config, load_tokenizers, load_translator
+from ..loading import best_device, has_whole_symbols, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
 from ..model.configuration_scratch import ScratchConfig
 
@@ -198,12 +198,15 @@ def tokenize_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int | None = None
 ) -> list[list[int]]:
     """
-    The token ids of each text; none for a text without a letter or a digit, which is not translated.
+    The token ids of each text; none for a text without a letter or a digit, which is not translated unless the
+    tokenizer's symbols may be anything.
 
     Raises:
         ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
     """
-    return tokenize(tokenizer, [text if is_translatable(text) else "" for text in texts], limit)
+    if not has_whole_symbols(tokenizer):
+        texts = [text if is_translatable(text) else "" for text in texts]
+    return tokenize(tokenizer, texts, limit)
 
 
 def check_is_scratch(name: str, **options) -> None:

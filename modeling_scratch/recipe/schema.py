@@ -112,7 +112,7 @@ def _check_embedded(section: Section, prefix: str, **splits: str) -> None:
     """ValueError if a section of the embedded corpus has keys that apply only to other data sets."""
     allowed = dict.fromkeys(["subset", "revision", "source_column", "target_column"]) | splits
     if wrong := [prefix + key for key, name in allowed.items() if getattr(section, key) not in (None, name)]:
-        raise ValueError(f"{', '.join(wrong)}: applies to data sets on the Hub or in files, not to embedded ones")
+        raise ValueError(f"{', '.join(wrong)}: only for data sets on the Hub or in files, not for embedded ones")
 
 
 class MixedSource(Section):
@@ -205,7 +205,7 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _agrees_with_itself(self):
         if (self.source_language is None) != (self.target_language is None):
-            raise ValueError("data.source_language and data.target_language are both codes, or both null")
+            raise ValueError("data.source_language and data.target_language must both be codes or both be null")
         if self.name in EMBEDDED and not self.train_files:
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.streaming and self.mix:
@@ -271,7 +271,8 @@ class TokenizerSection(Section):
     kind: TokenizerKind = Field(
         "bpe",
         description="what a token is. bpe: a frequent piece of a word (byte-level BPE); characters: a character; "
-        "words: what is between spaces, such as the phones of a word; pattern: what tokenizer.pattern matches",
+        "words: what is between spaces, such as the phones of a word; pattern: what tokenizer.pattern "
+        "matches, and what is between matches",
     )
     target_kind: TokenizerKind | None = Field(None, description="of the target; null: as the source's")
     pattern: str | None = Field(None, description="a regular expression, such as that of the atoms and bonds in SMILES")
@@ -289,13 +290,14 @@ class TokenizerSection(Section):
     def _agrees_with_its_kinds(self):
         kinds = {self.kind, self.target_kind or self.kind}
         if self.existing is not None and kinds != {"bpe"}:
-            raise ValueError("tokenizer.kind: tokenizer.existing has a kind of its own; remove one of them")
+            keys = "tokenizer.kind=bpe tokenizer.target_kind=null tokenizer.pattern=null"
+            raise ValueError(f"tokenizer.existing has its own kind; set {keys}")
         if "bpe" in kinds and self.vocab_size < 300:
             raise ValueError(f"tokenizer.vocab_size is {self.vocab_size}; tokenizer.kind bpe needs at least 300")
         if len(kinds) > 1 and self.shared:
             raise ValueError("tokenizer.target_kind differs from tokenizer.kind; set tokenizer.shared=false")
         if ("pattern" in kinds) != (self.pattern is not None):
-            raise ValueError("tokenizer.pattern and tokenizer.kind pattern need each other")
+            raise ValueError("tokenizer.pattern needs tokenizer.kind or target_kind pattern, and they need it")
         return self
 
 

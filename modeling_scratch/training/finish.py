@@ -184,6 +184,7 @@ def scores_before(
         for record in read_metrics(folder)
         if record["split"] == BEFORE
         and record["name"] in translations
+        and "bleu" in record
         and record["num_beams"] == recipe.evaluation.num_beams  # which may have changed when the run was resumed
     }
     for split, record in before.items():

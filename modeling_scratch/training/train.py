@@ -164,9 +164,13 @@ def judge(record: dict[str, Any], metric: str, by_loss: bool, progress: Progress
     if not is_better(record, metric, best):
         progress.without_better += 1
         return
-    instead = "the loss chooses the best weights; evaluation.metric=chrf may tell more"
+    instead = "the loss chooses the best weights"
+    if metric == "bleu":
+        instead += "; evaluation.metric=chrf may tell more"
     if best is None and by_loss:
-        logger.warning(f"{title_of(metric)} of the validation split's own references is as low as can be, so {instead}")
+        logger.warning(
+            f"{title_of(metric)} of the validation split's own references is the worst possible, so {instead}"
+        )
     elif best is None and tells_nothing(metric, record[metric]):
         logger.warning(f"{title_of(metric)} is {record[metric]:g} on the validation split: while it is, {instead}")
     progress.best, progress.best_loss = record[metric], record["loss"]

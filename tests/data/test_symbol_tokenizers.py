@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.errors import UserError
+from modeling_scratch.inference.translate import tokenize_texts
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.schema import TokenizerSection
 
@@ -53,6 +54,12 @@ def test_the_most_frequent_symbols_are_kept_and_others_are_unknown():
     assert tokenizer.decode(ids, skip_special_tokens=True) == "a b"
 
 
+def test_symbols_without_letters_are_read_and_not_copied():
+    """Sentences of punctuation alone are copied; symbols may be anything."""
+    tokenizer = train_tokenizer(iter([["😀 🍕 ..."]]), 20, "words")
+    assert tokenize_texts(tokenizer, ["🍕 ...", " "]) == [tokenizer("🍕 ...").input_ids, []]
+
+
 def test_a_pattern_that_is_none():
     with pytest.raises(UserError, match=r"tokenizer\.pattern"):
         train_tokenizer(iter([["a"]]), 10, "pattern", "(")
@@ -90,7 +97,7 @@ def test_a_run_from_letters_to_phones(tmp_path, capsys):
     options += ["tokenizer.vocab_size=50", "evaluation.metrics=[wer,token_error_rate]", "evaluation.metric=wer"]
     run = quick_run(tmp_path / "run", *options, "optimization.max_steps=4", "evaluation.every=2")
     output = capsys.readouterr()
-    assert re.search(r"1 of \d+ source tokens of the validation pairs are not in the vocabulary", output.err)
+    assert re.search(r"1 of \d+ source tokens of the validation pairs are lost", output.err)
     assert "WER" in output.out
     assert "BLEU" not in output.out
     source, target = load_tokenizers(str(run))

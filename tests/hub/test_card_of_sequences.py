@@ -52,6 +52,13 @@ def test_the_card_speaks_of_no_translation(run):
     assert isinstance(ModelCard(str(card)), ModelCard)
 
 
+def test_one_language_on_both_sides_is_no_translation(run):
+    card = build_card(run, "user/phones", RunRecords(run), languages=["de", "de"])
+    assert card.data.language == ["de"]
+    assert card.data.pipeline_tag == "text2text-generation"
+    assert "translat" not in str(card).replace("translate_every", "").lower()
+
+
 def test_its_folder_names_no_languages_and_works_on_the_command_line(run, monkeypatch):
     assert named_languages(load_tokenizers(str(run))[0]) == []
     code, output, _ = run_translate(monkeypatch, str(run), b"cab\n")
@@ -63,7 +70,7 @@ def test_its_folder_names_no_languages_and_works_on_the_command_line(run, monkey
     ("options", "expected"),
     [
         ([], ""),
-        (["data.source_language=en"], "both null"),
+        (["data.source_language=en"], "both be null"),
         (["data.source_language=en", "data.target_language=EN", "data.source_column=a"], "no column"),
         (["data.source_language=source", "data.target_language=source"], "the same column"),
         (["data.source_language=x", "data.target_language=x", *NAMED], ""),

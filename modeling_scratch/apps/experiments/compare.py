@@ -223,6 +223,9 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
             result.notes.append(f"no significance test of {run.name} against {first.name}: {why}")
             continue
         for test_set in dict.fromkeys((*first.scores, *run.scores)):
+            if not all("bleu" in each.scores.get(test_set, {"bleu": None}) for each in (first, run)):
+                result.notes.append(f"no significance test of {run.name} on {test_set}: it needs BLEU of both runs")
+                continue
             try:
                 streams = [_scored_translations(each, test_set) for each in (first, run)]
                 if len(streams[0]) != len(streams[1]):

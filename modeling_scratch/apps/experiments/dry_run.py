@@ -50,7 +50,8 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
     inputs = prepare_inputs(recipe, accelerator, readers=pieces)
     config = inputs.model.config
     parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
-    yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
+    target = f" and {config.target_vocab_size:,}" if config.target_vocab_size != config.vocab_size else ""
+    yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}{target}"
     if not isinstance(inputs.batches, EpochBatches):
         steps, tokens = optimization.max_steps, optimization.tokens_per_batch
         yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; the stream's number of pairs is unknown"

@@ -182,7 +182,7 @@ class ImprovementPlan:
         self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe
         if self.recipe.data.languages is None:
-            raise UserError(f"{options.run}: it has no languages; only translators can be improved")
+            raise UserError(f"{options.run} has no languages; only translators can be improved")
         self.languages = self.recipe.data.languages
         for path in (*options.source_text, *options.target_text):
             check_file(path)

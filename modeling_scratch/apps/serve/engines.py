@@ -136,7 +136,7 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
         [tag.replace("_", "-") for tag in given.groups()[:2]] if given else named_languages(engine.source_tokenizer)
     )
     if not languages:
-        raise UserError(f"{name} does not name its languages; add them, as in en:de={name}")
+        raise UserError(f"{name} does not name its languages; if it is a translator, add them, as in en:de={name}")
     return Direction(*languages, engine, describe_origin(name, languages))
 
 
