@@ -34,6 +34,33 @@ _CAPTURE = threading.Lock()  # CUDA allows one capture at a time in a process
 _STREAMS: dict[torch.device, Any] = {}  # on which steps are captured: libraries reserve memory for each stream
 
 
+def next_logits(
+    model: nn.Module, tokens: torch.Tensor, states: torch.Tensor, bias: torch.Tensor | None, cache: Any
+) -> torch.Tensor:
+    """
+    A decoding step.
+
+    Args:
+        tokens: the new ones, (rows, new tokens).
+        states: the encoded sources, (sentences, source_length, d_model).
+        bias: over the source, (sentences, 1, 1, source_length); None: attend to everything.
+        cache: a SearchCache or a FixedCache.
+
+    Returns:
+        The logits after the last token, (rows, vocabulary).
+    """
+    return model(
+        decoder_input_ids=tokens,
+        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        attention_mask=bias,
+        past_key_values=cache,
+        use_cache=True,
+        output_attentions=False,
+        output_hidden_states=False,
+        return_dict=True,
+    ).logits[:, -1]
+
+
 class _Recording:
     """
     The decoding step of a model for one shape. The tensors that it reads and writes keep their place. Until `record`,
@@ -73,16 +100,7 @@ class _Recording:
         # The weights that autocast has narrowed do not live as long as a recorded step, so it must not reuse them.
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
-            logits = model(
-                decoder_input_ids=self.tokens,
-                encoder_outputs=BaseModelOutput(last_hidden_state=self.states),
-                attention_mask=self.mask,
-                past_key_values=self.cache,
-                use_cache=True,
-                output_attentions=False,
-                output_hidden_states=False,
-                return_dict=True,
-            ).logits[:, -1]
+            logits = next_logits(model, self.tokens, self.states, self.mask, self.cache)
         if self.logits is None:
             with torch.inference_mode(False), torch.no_grad():
                 self.logits = torch.empty(logits.shape, device=logits.device)

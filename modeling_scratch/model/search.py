@@ -28,7 +28,7 @@ from transformers.utils import logging
 from .batched_generation import setting_of
 from .fast_cpu import best_continuations, best_tokens, fast_products
 from .masking import as_bias
-from .recorded_decoding import RecordedDecoder, recorded_decoder
+from .recorded_decoding import RecordedDecoder, next_logits, recorded_decoder
 
 logger = logging.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class Decoder:
 
     def __init__(self, model: nn.Module, states: torch.Tensor, bias: torch.Tensor | None, beams: int):
         self.model, self.beams, self.cache = model, beams, model.new_search_cache()
-        self.encoded, self.bias = BaseModelOutput(last_hidden_state=states), bias
+        self.states, self.bias = states, bias
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """
@@ -78,18 +78,8 @@ class Decoder:
         """
         past_length = self.cache.get_seq_length()
         new = tokens[:, past_length:] if past_length else tokens[:: self.beams]
-        outputs = self.model(
-            decoder_input_ids=new,
-            encoder_outputs=self.encoded,
-            attention_mask=self.bias,
-            past_key_values=self.cache,
-            use_cache=True,
-            output_attentions=False,
-            output_hidden_states=False,
-            return_dict=True,
-        )
+        logits = next_logits(self.model, new, self.states, self.bias, self.cache).float()
         self.cache.advance(new.shape[1])
-        logits = outputs.logits[:, -1].float()
         if past_length or self.beams == 1:
             return logits
         self.cache.branch(self.beams)
@@ -102,7 +92,7 @@ class Decoder:
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         """Keep only these sentences."""
         self.cache.keep_sentences(sentences)
-        self.encoded = BaseModelOutput(last_hidden_state=self.encoded.last_hidden_state.index_select(0, sentences))
+        self.states = self.states.index_select(0, sentences)
         self.bias = None if self.bias is None else self.bias.index_select(0, sentences)
 
     def close(self) -> None:
