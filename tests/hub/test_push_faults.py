@@ -70,7 +70,7 @@ def stage(hub, client, run, tmp_path):
             hub.repositories = repositories
             hub.repositories = hub.snapshot()
             hub.shards.clear()
-            for blob in [blob for blob, content in hub.blobs.items() if len(content) > 10_000]:
+            for blob in [blob for blob, content in hub.blobs.items() if len(content) > 50_000]:
                 del hub.blobs[blob]  # otherwise large files would not be uploaded again
             hub.clear()
 
