@@ -40,18 +40,13 @@ PEERS = ("MarianMT", "nn.Transformer")
 Batches = list[dict[str, torch.Tensor]]
 
 
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def busy_milliseconds(function: Callable[[], None], device: str) -> float | None:
     """How long the GPU computes in a call."""
     if device != "cuda":
         return None
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         function()
-        synchronize(device)
+        peers.synchronize(device)
     events = [each for each in profiler.key_averages() if is_kernel(each)]
     return sum(each.self_device_time_total for each in events) / 1e3
 
@@ -61,10 +56,10 @@ def by_turns(calls: dict[str, Callable[[], None]], rounds: int, device: str) -> 
     took: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            synchronize(device)
+            peers.synchronize(device)
             began = time.perf_counter()
             call()
-            synchronize(device)
+            peers.synchronize(device)
             took[name].append(time.perf_counter() - began)
     return {name: statistics.median(each) for name, each in took.items()}
 
@@ -159,15 +154,10 @@ def train(title: str, recipe, config, options) -> None:
 
 def training(options) -> None:
     base, multi30k = (load_recipe(shipped_recipes()[name], []) for name in ("wmt14-en-de", "multi30k-en-de"))
-    base = replace_optimization(base, tokens_per_batch=25_000)
     print("| | | an update, ms | busy, ms | target tokens a second | share of the peak |\n|---|---|---|---|---|---|")
     shape = "tiny" if options.tiny else "base"
     train(shape, base, peers.ours(peers.SHAPES[shape]).config, options)
     train("multi30k-en-de", multi30k, planned_config(multi30k), options)
-
-
-def replace_optimization(recipe, **fields):
-    return recipe.model_copy(update={"optimization": recipe.optimization.model_copy(update=fields)})
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------

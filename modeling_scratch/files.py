@@ -100,13 +100,18 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
             remove(temporary)
 
 
-@contextmanager
-def new_output(out: Path) -> Iterator[Path]:
-    """`written_whole` for a file or folder that a user names. Raises UserError if it exists already."""
+def check_new_output(out: Path) -> None:
+    """Raise UserError if a file or folder exists already, or cannot be made there."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists; choose another name")
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out}: the folder {out.absolute().parent} does not exist")
+
+
+@contextmanager
+def new_output(out: Path) -> Iterator[Path]:
+    """`written_whole` for a file or folder that a user names, and `check_new_output` allows."""
+    check_new_output(out)
     with written_whole(out, only_writer=False) as temporary:
         yield temporary
 

@@ -426,6 +426,7 @@ def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> list[P
 
 # -- pairs that are not translations -----------------------------------------------------------------------------------
 
+DAYS = range(date(1900, 1, 1).toordinal(), date(2100, 1, 1).toordinal())  # of the dates
 _MONTHS = ["January", "February", "March", "April", "May", "June"]
 _MONTHS += ["July", "August", "September", "October", "November", "December"]
 _WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -457,8 +458,8 @@ def make_dates(
         {"train": ..., "validation": ..., "test": ...}, each a list of pairs such as ("the 3rd of May 1987",
         "1987-05-03").
     """
-    draw, first, last = random.Random(seed), date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal()
-    days = draw.sample(range(first, last + 1), train_size + validation_size + test_size)
+    draw = random.Random(seed)
+    days = draw.sample(DAYS, train_size + validation_size + test_size)
     pairs = [(draw.choice(_WAYS)(day), day.isoformat()) for day in map(date.fromordinal, days)]
     validation, test = train_size, train_size + validation_size  # where they begin
     return {"train": pairs[:validation], "validation": pairs[validation:test], "test": pairs[test:]}

@@ -33,13 +33,12 @@ from xxhash import xxh3_128
 
 from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
 from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
-from .corpus import HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
+from .corpus import DAYS, HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
 from .local_files import FIRST_ROWS, Columns, cell_text, choose_columns, find_files, read_lines, read_table
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
-_MOST_DATES = 73_049  # days from 1900 to 2099
 EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 _FOR_VALIDATION = 1000  # pairs that are held out by default, but at most a tenth of all
 _OVERLAP_TO_WARN = 0.01  # warn if a larger share of a split's pairs are also training pairs
@@ -359,9 +358,8 @@ class Dates(PairSource):
         self.data, self.split, self.seed = data, split, seed
 
     def load(self) -> Dataset:
-        days = self.data.embedded_size + sum(HELD_OUT)
-        if days > _MOST_DATES:
-            raise UserError(f"data.embedded_size: there are only {_MOST_DATES - sum(HELD_OUT):,} dates to train on")
+        if self.data.embedded_size > (most := len(DAYS) - sum(HELD_OUT)):
+            raise UserError(f"data.embedded_size: there are only {most:,} dates to train on")
         pairs = make_dates(self.data.embedded_size, *HELD_OUT, self.seed)[self.split]
         return Dataset.from_dict(dict(zip((SOURCE, TARGET), map(list, zip(*pairs, strict=True)), strict=True)))
 

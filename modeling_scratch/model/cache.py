@@ -194,10 +194,6 @@ class FixedCache:
         """The position of the next token, the same in all rows: (1, 1)."""
         return self.position
 
-    def get_seq_length(self) -> torch.Tensor:
-        """The number of target tokens that every layer has seen, on the device."""
-        return self.position
-
     def begin(self) -> None:
         """Begin a search."""
         for layer in self.self_attention_cache.layers:  # hidden values are added with weight 0, and 0 times NaN is NaN

@@ -29,7 +29,7 @@ _LEAST_SOURCE, _LEAST_STEPS, _GROWTH = 16, 32, 4
 _MOST_SHAPES, _SHARE_OF_MEMORY = 16, 1 / 8
 # Modules of other packages may do in a step what cannot be recorded.
 _PACKAGES = {"torch", "transformers", __name__.partition(".")[0]}
-_SIMPLE = (int, float, str, dict, PreTrainedConfig)
+_SIMPLE = (int, float, str, dict, PreTrainedConfig)  # attributes that do not refer to the model
 _CAPTURE = threading.Lock()  # CUDA allows one capture at a time in a process
 _STREAMS: dict[torch.device, Any] = {}  # on which steps are captured: libraries reserve memory for each stream
 

@@ -283,14 +283,13 @@ def evaluating(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     because the fast loops of `model/search.py` need the class's own method.
     """
     as_it_is = accelerator.device.type == "cpu" and not is_sharded(accelerator)
-    wrapped = vars(model).pop("forward", None) if "_original_forward" in vars(model) else None
-    original = vars(model).pop("_original_forward", None)
+    names = ("forward", "_original_forward") if "_original_forward" in vars(model) else ()
+    wrapped = {name: vars(model).pop(name) for name in names if name in vars(model)}
     try:
         with nullcontext() if as_it_is else accelerator.autocast():
             yield
     finally:
-        if wrapped is not None:
-            model._original_forward, model.forward = original, wrapped
+        vars(model).update(wrapped)
 
 
 def translate_on_processes(

@@ -72,15 +72,15 @@ class RunLog:
         a progress bar, log them with the time left.
         """
         progress = self.progress
-        tokens, rate = progress.loss_tokens or math.nan, progress.target_tokens / progress.seconds
+        tokens, share = progress.loss_tokens or math.nan, self._share()
         record: dict[str, Any] = {
             "split": "train",
             "loss": progress.loss_sum / tokens,
             "cross_entropy": progress.cross_entropy_sum / tokens,
             "learning_rate": learning_rate,
             "target_tokens": progress.target_tokens,
-            "target_tokens_per_second": rate,
-            **({} if self._share() is None else {"mfu": self._share()}),
+            "target_tokens_per_second": progress.target_tokens / progress.seconds,
+            **({} if share is None else {"mfu": share}),
             "seconds": progress.seconds,
             **({"nonfinite_updates": progress.nonfinite} if progress.nonfinite else {}),
         }

@@ -223,9 +223,6 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
             result.notes.append(f"no significance test of {run.name} against {first.name}: {why}")
             continue
         for test_set in dict.fromkeys((*first.scores, *run.scores)):
-            if not all("bleu" in each.scores.get(test_set, {"bleu": None}) for each in (first, run)):
-                result.notes.append(f"no significance test of {run.name} on {test_set}: it needs BLEU of both runs")
-                continue
             try:
                 streams = [_scored_translations(each, test_set) for each in (first, run)]
                 if len(streams[0]) != len(streams[1]):
@@ -233,6 +230,8 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
                 if pairs(first.name, test_set) != pairs(run.name, test_set):
                     raise UserError("the sentences in their recipes differ")
                 recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
+                if None in recorded:
+                    raise UserError("it needs the BLEU of both")
                 difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language, recorded)
                 result.significance.append(Significance(run.name, test_set, *difference))
             except UserError as error:

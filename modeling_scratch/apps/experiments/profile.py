@@ -4,15 +4,13 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 from accelerate import Accelerator
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ...errors import UserError
-from ...files import new_output, temporary_folder
+from ...files import check_new_output, new_output, temporary_folder
 from ...recipe.schema import Recipe
 from ...training.inputs import prepare_inputs
 from ...training.processes import on_main
@@ -39,7 +37,7 @@ _OTHER = "other"
 def profile_updates(recipe: Recipe, accelerator: Accelerator, path: Path) -> Iterator[str]:
     """
     Yield a table of what the time of some updates is spent on: the kernels of a GPU, or the operators of a CPU, by
-    kind. Nothing is trained. All processes call this together; the main process profiles itself.
+    kind. Nothing is trained. All processes call this together; the main process writes the trace, which is its own.
 
     Args:
         path: of a new file for the trace, which https://ui.perfetto.dev and chrome://tracing show; .json or .json.gz.
@@ -49,22 +47,17 @@ def profile_updates(recipe: Recipe, accelerator: Accelerator, path: Path) -> Ite
     """
     on_gpu = accelerator.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-
-    def check() -> None:
-        if path.exists():
-            raise UserError(f"{path} exists; choose another name")
-
-    on_main(accelerator, check)
-    with new_output(path) if accelerator.is_main_process else nullcontext() as file, temporary_folder() as folder:
-        inputs = prepare_inputs(recipe, accelerator)
-        total = total_updates(recipe.optimization, inputs.batches)
-        updates = [update for update, _ in updates_to_measure(inputs, recipe, accelerator, total)]
-        began = time.perf_counter()
-        with profile(activities=activities) as profiler:
-            for update in updates:
-                update()
-        seconds = time.perf_counter() - began
-        if file is not None:
+    on_main(accelerator, lambda: check_new_output(path))  # rather now than after the updates
+    inputs = prepare_inputs(recipe, accelerator)
+    total = total_updates(recipe.optimization, inputs.batches)
+    updates = [update for update, _ in updates_to_measure(inputs, recipe, accelerator, total)]
+    began = time.perf_counter()
+    with profile(activities=activities) as profiler:
+        for update in updates:
+            update()
+    seconds = time.perf_counter() - began
+    if accelerator.is_main_process:
+        with new_output(path) as file, temporary_folder() as folder:
             exported = folder / f"trace{path.suffix}"  # compressed if this is .gz
             profiler.export_chrome_trace(str(exported))
             shutil.copyfile(exported, file)
