@@ -288,15 +288,39 @@ def test_a_shape_that_cannot_be_recorded_is_not_tried_again(search, at_once, mon
 
 
 def test_what_was_not_a_number_does_not_stay(search, at_once):
-    """One sentence of a search whose states are not finite leaves the next search of its row alone."""
+    """A search whose states are not finite leaves the next one alone."""
     model, generate = search
-    expected, inputs = generate(), generate.keywords
-    states = model.get_encoder()(inputs["input_ids"], inputs["attention_mask"])
-    states.last_hidden_state[1] = torch.nan
-    others = {"attention_mask": inputs["attention_mask"], "max_new_tokens": 9, "do_sample": False}
-    model.generate(encoder_outputs=states, **others)
+    expected = generate()
+    embeddings = model.get_input_embeddings().weight.data
+    kept = embeddings.clone()
+    embeddings.fill_(torch.nan)
+    generate()
+    embeddings.copy_(kept)
     at_once.clear()
     assert torch.equal(generate(), expected)
+    assert at_once
+
+
+def test_the_source_is_encoded_in_the_first_step(search, at_once):
+    """And not before. Where it is encoded already, or not given as ids, the search is not recorded."""
+    model, generate = search
+    expected, inputs = generate(), dict(generate.keywords)
+    calls, forward = [], type(model.get_encoder()).forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(model.get_encoder()), "forward", lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
+        )
+        assert torch.equal(generate(), expected)
+    assert len(calls) == 1
+    ids = inputs.pop("input_ids")
+    at_once.clear()
+    states = model.get_encoder()(ids, inputs["attention_mask"])
+    assert torch.equal(model.generate(encoder_outputs=states, **inputs), expected)
+    assert torch.equal(model.generate(inputs_embeds=model.get_input_embeddings()(ids), **inputs), expected)
+    positions = ((inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0),)
+    assert torch.equal(model.generate(ids, position_ids=positions[0], **inputs), expected)
+    assert not at_once
+    assert torch.equal(model.generate(ids, **inputs), expected)
     assert at_once
 
 
