@@ -265,6 +265,14 @@ METRICS: dict[str, Metric] = {
         on_request=True,
         prepare=_moses,
     ),
+    "bleu_of_tokens": replace(
+        _BLEU,
+        title="BLEU of tokens",
+        description="of tokens between spaces, cased, as in CodeXGLUE, 0 to 100",
+        compute=partial(_by_sacrebleu, "BLEU", tokenize="none", force=True),
+        options=None,
+        on_request=True,
+    ),
     "exact_match": Metric(
         title="exact match",
         hub_id="exact_match",

@@ -154,7 +154,7 @@ def test_one_sentence_or_too_many_have_no_interval(monkeypatch):
 
 
 def test_scores_on_request_follow_the_protocols_of_papers():
-    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["lowercased", "tokenized"], language="de")
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["lowercased", "tokenized", "bleu_of_tokens"], language="de")
     assert scores["lowercased"] == sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST], lowercase=True).score
     ours = ["der hund sah die katze .", "ein kleines haus heute .", "sie kommen an .", "heute regnet es viel ."]
     theirs = [
@@ -166,6 +166,9 @@ def test_scores_on_request_follow_the_protocols_of_papers():
     assert scores["tokenized"] == sacrebleu.corpus_bleu(ours, [theirs], tokenize="none", force=True).score
     assert scores["tokenized_signature"].endswith(f"sacremoses-{version('sacremoses')}.de")
     assert scores["tokenized_interval"] > 0
+    ours, theirs = ([" ".join(text.split()) for text in texts] for texts in (TRANSLATIONS, FIRST))
+    assert scores["bleu_of_tokens"] == sacrebleu.corpus_bleu(ours, [theirs], tokenize="none", force=True).score
+    assert scores["bleu_of_tokens"] != scores["bleu"]
 
 
 def textbook_edits(first, second) -> int:
