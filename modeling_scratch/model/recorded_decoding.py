@@ -123,20 +123,19 @@ class _Recording:
         if device.type != "cuda":  # in tests
             return
         with _CAPTURE, torch.cuda.device(device):
+            # Libraries set themselves up when they are first called. Not on the stream of captures: they have memory of
+            # their own for each stream, which a recorded step may be using in another thread.
+            for is_first in (True, False):
+                self.step(model, is_first)
             stream = _STREAMS.setdefault(device, torch.cuda.Stream(device))
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
-                for is_first in (True, False):  # libraries set themselves up when they are first called
+            graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+            for is_first in (True, False):
+                graph = torch.cuda.CUDAGraph()
+                # Both share memory, since nothing in it outlives a step. Other threads may use the device.
+                options = {"pool": graphs[True].pool()} if graphs else {}
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local", **options):
                     self.step(model, is_first)
-                graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-                for is_first in (True, False):
-                    graph = torch.cuda.CUDAGraph()
-                    # Both share memory, since nothing in it outlives a step. Other threads may use the device.
-                    options = {"pool": graphs[True].pool()} if graphs else {}
-                    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local", **options):
-                        self.step(model, is_first)
-                    graphs[is_first] = graph
-            torch.cuda.current_stream(device).wait_stream(stream)
+                graphs[is_first] = graph
         self.graphs = graphs
 
 
@@ -223,7 +222,8 @@ class _Recordings:
         self.lock = threading.Lock()
         self.snapshot: _Snapshot | None = None
         self.by_shape: OrderedDict[tuple, _Recording | None] = OrderedDict()
-        self.refused: set[tuple] = set()
+        self.refused: set[tuple] = set()  # for lack of memory
+        self.refuses_all = False
 
     def borrow(self, model: nn.Module, sizes: tuple[int, int, int, int], at_once: bool = False) -> _Recording | None:
         """
@@ -239,7 +239,8 @@ class _Recordings:
                 self.snapshot = _Snapshot(model)
                 self.by_shape.clear()
                 self.refused.clear()
-            is_plain = at_once or self.snapshot.is_plain
+                self.refuses_all = False
+            is_plain = (at_once or self.snapshot.is_plain) and not self.refuses_all
             is_new = shape not in self.by_shape
             recording = self.by_shape.setdefault(shape, None)
             self.by_shape.move_to_end(shape)
@@ -253,8 +254,9 @@ class _Recordings:
                     recording = _Recording(model, *sizes)
                     recording.record(model)
                     recording.size = size
-                except RuntimeError as error:  # such as too little memory
+                except RuntimeError as error:
                     self.refused.add(shape)
+                    self.refuses_all = not isinstance(error, torch.OutOfMemoryError)
                     logger.warning_once(f"decoding steps are not recorded, which is slower: {error}")
                     return None
                 self.by_shape[shape] = recording

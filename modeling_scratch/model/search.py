@@ -150,7 +150,7 @@ def sample(
     log_probs = torch.zeros_like(rows, dtype=torch.float32)
     left: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that have left the batch, and their sequences
     # On a GPU the host asks whether all rows are done while the next step runs, which is then one too many.
-    asks_late = may_leave and isinstance(decoder, RecordedDecoder) and all(map(is_of_transformers, criteria))
+    asks_late = may_leave and isinstance(decoder, RecordedDecoder) and all(map(_is_known, criteria))
     are_done: _Answer | None = None
     while True:
         logits = decoder(sequences)
@@ -539,10 +539,15 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
 
 
 def _source_alone(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The token ids of the source, if they are all that the encoder is to read and the search may be recorded."""
+    """
+    The token ids of the source, if the encoder is to read only them and a mask, and the search may be recorded. Without
+    a mask, some releases make one from the padding, but only if the encoder has not run yet.
+    """
     given = [each for each in (*args[:1], kwargs.get("inputs"), kwargs.get("input_ids")) if each is not None]
     others = ("encoder_outputs", "inputs_embeds", "position_ids")
     if len(given) != 1 or any(kwargs.get(name) is not None for name in others) or not may_be_recorded(model):
+        return None
+    if kwargs.get("attention_mask") is None:
         return None
     ids = given[0]
     is_plain = isinstance(ids, torch.Tensor) and ids.ndim == 2 and ids.numel() > 0 and not ids.is_floating_point()
@@ -572,18 +577,21 @@ def _run(
         raise _Unsupported
     beams = config.num_beams or 1
     mask = None if mask is None else mask[::beams]
-    if source is not None:  # several samples of a sentence each have a row
-        source = source.repeat_interleave(len(input_ids) // beams // len(source), dim=0)
+    samples = 1 if source is None else len(input_ids) // beams // len(source)  # of each sentence, with a row for each
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
-    is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
+    is_known = all(map(_is_known, [*criteria, *processors]))
+    is_plain = is_known and not _is_distributed()
     with ExitStack() as contexts:
         contexts.enter_context(torch.inference_mode() if is_plain else nullcontext())
         decoder = None
-        if source is not None and all(map(_is_known, [*criteria, *processors])):
-            decoder = recorded_decoder(model, source, mask, beams)
+        if source is not None and is_known:
+            decoder = recorded_decoder(model, source.repeat_interleave(samples, dim=0), mask, beams)
         if decoder is None:
-            states = states[::beams] if source is None else encode(model, source, mask)
+            if source is None:
+                states = states[::beams]
+            else:
+                states = encode(model, source, mask[::samples]).repeat_interleave(samples, dim=0)
             decoder = Decoder(model, states, as_bias(mask, states.dtype), beams)
         contexts.enter_context(closing(decoder))
         contexts.enter_context(fast_products(modules, len(input_ids), binds=is_plain))
