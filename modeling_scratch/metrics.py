@@ -297,11 +297,11 @@ METRICS: dict[str, Metric] = {
         f"top_{top}": Metric(
             title=f"top-{top} accuracy",
             hub_id=f"top_{top}_accuracy",
-            description=f"share of sources with the reference among the first {top} different outputs of the beam, "
+            description=f"share of sources whose reference is at rank {top} or better of the beam's different outputs, "
             "0 to 100",
             higher_is_better=True,
             range=(0, 100),
-            compute=partial(_by_sequence, _is_among, f"equal to the reference:one of {top}"),
+            compute=partial(_by_sequence, _is_among, f"equal to the reference, rank:{top} or better"),
             on_request=True,
             is_whole=True,
             top=top,

@@ -84,10 +84,11 @@ def main(
     Translate text line by line. For each line of input, even an empty one, one line is written as soon as it is
     translated. A line without a letter or a digit stays unchanged.
 
-    With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
-    separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
-    probability under the model, the end token included; beam search ranks by score / tokens^length_penalty. With
-    --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
+    With --n-best N, up to N rows are written for each line, best first: line number and rank, both from 1, score and
+    text, separated by tabs. Their texts differ; an empty line has one row, without text. A score is the natural
+    logarithm of the translation's probability under the model, the end token included; beam search ranks by score /
+    tokens^length_penalty. With --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both
+    from 0: 0-0 1-2 2-1.
 
     Models with the same tokenizers translate as an ensemble, by the mean of their probabilities; the first one aligns.
 

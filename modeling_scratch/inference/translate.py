@@ -224,6 +224,14 @@ def _commit(name: str, revision: str | None) -> str | None:
         return revision
 
 
+def distinct(translations: Sequence[Translation]) -> list[Translation]:
+    """The first translation with each text: different tokens may spell the same one."""
+    first: dict[str, Translation] = {}
+    for each in translations:
+        first.setdefault(each.text, each)
+    return list(first.values())
+
+
 def best_texts(translations: Translations) -> list[str]:
     """The best translation of each text."""
     return [row[0].text for row in translations]

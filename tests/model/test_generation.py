@@ -1,6 +1,7 @@
 """generate(): with and without caches, and every strategy against its definition, computed by plain forward passes."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -78,28 +79,42 @@ def test_compiled_generation_equals_eager(fields, make_wide_model, batch):
 # -- strategies ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("least", [None, 2])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
-def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_wide_model):
-    model = make_wide_model(vocab_size=7, init_std=0.6)
+def test_a_wide_beam_ranks_the_best_of_all_translations(length_penalty, least, make_wide_model):
+    """
+    The empty one among them, unless it is banned or the penalty prefers others. Their probabilities, the end token
+    included, are the model's, whatever is banned.
+    """
+    model, steps, beams = make_wide_model(vocab_size=7, init_std=0.6), 4, 7**3
     source = {"input_ids": torch.tensor([[4, 5, 6, 3]])}
-    steps = 4
     sequences = torch.tensor([[START, *tokens] for tokens in itertools.product(range(7), repeat=steps)])
     tokens = log_probabilities(model, source, sequences)
     is_end = sequences[:, 1:] == EOS
     counts = is_end.cumsum(1) - is_end.long() == 0  # up to the first end token
-    scores = (tokens * counts).sum(1) / counts.sum(1) ** length_penalty
-    best_score, place = scores.max(0)
-    best = sequences[place, None, : 1 + counts[place].sum()]
+    lengths = counts.sum(1).tolist()
+    sums = zip(sequences[:, 1:].tolist(), lengths, (tokens * counts).sum(1).tolist(), strict=True)
+    expected = {tuple(row[:length]): total for row, length, total in sums}  # those that differ
+    assert sum(map(math.exp, expected.values())) == pytest.approx(1)
+    allowed = {row: total for row, total in expected.items() if len(row) > (least or 0)}
     output = model.generate(
         **source,
-        num_beams=7**3,
+        num_beams=beams,
+        num_return_sequences=beams,
+        min_new_tokens=least,
         max_new_tokens=steps,
         length_penalty=length_penalty,
         return_dict_in_generate=True,
         output_scores=True,
     )
-    assert torch.equal(output.sequences, best)
-    assert output.sequences_scores.item() == pytest.approx(best_score.item(), abs=1e-5)
+    found = [tuple(row[: [*row, EOS].index(EOS) + 1]) for row in output.sequences[:, 1:].tolist()]
+    assert len(set(found)) == beams
+    assert ((EOS,) in found) is (least is None and length_penalty < 2)
+    best = sorted((total / len(row) ** length_penalty for row, total in allowed.items()), reverse=True)[:beams]
+    assert [allowed[row] / len(row) ** length_penalty for row in found] == pytest.approx(best, abs=1e-5)
+    assert output.log_probabilities.tolist() == pytest.approx([allowed[row] for row in found], abs=1e-5)
+    if least is None:
+        assert output.sequences_scores.tolist() == pytest.approx(best, abs=1e-5)
 
 
 def test_forced_prefix(make_wide_model, one):

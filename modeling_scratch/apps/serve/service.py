@@ -207,7 +207,7 @@ class Service:
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each[0] for each in found]
         if count > 1:
-            answer["alternatives"] = [each[1:] for each in found]
+            answer["alternatives"] = [list(dict.fromkeys(each))[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ...errors import UserError, beginning
 from ...files import one_line
 from ...inference.alignments import links_of
-from ...inference.translate import Translation, Translations
+from ...inference.translate import Translation, Translations, distinct
 from ..documents.paragraphs import Translated, guessed_links
 from .batcher import Batcher
 from .engines import Direction, Engine
@@ -101,8 +101,8 @@ async def translate_sentences(
     sentences: Sequence[str], direction: Direction, beams: int, batcher: Batcher
 ) -> list[list[dict[str, Any]]]:
     """
-    All translations in the beam of each sentence, best first, in the page's format. A sentence with too many tokens has
-    a "problem" instead of a text.
+    All different translations in the beam of each sentence, best first, in the page's format. A sentence with too many
+    tokens has a "problem" instead of a text.
 
     Raises:
         Busy: as in `Batcher.translate`.
@@ -124,7 +124,7 @@ def _described(
         if place in problems:
             described.append([{"text": "", "words": [], "problem": problems[place]}])
             continue
-        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in row]
+        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in distinct(row)]
         beam[0]["words"] = _words(sentence, row[0])
         described.append(beam)
     return described

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
-from ...inference.translate import Translation, Translator
+from ...inference.translate import Translation, Translator, distinct
 
 logger = logging.getLogger(__name__)
 
@@ -243,9 +243,10 @@ def _check_file(text: TextInput, translator: Translator) -> None:
 
 def _rows(translations: list[Translation], number: int, n_best: bool, scores: bool, alignments: bool) -> Iterator[str]:
     """
-    The rows to write for a line: its translation, or its n best. `scratch translate --help` describes the columns.
+    The rows to write for a line: its translation, or its n best that differ. `scratch translate --help` describes the
+    columns.
     """
-    for rank, translation in enumerate(translations, start=1):
+    for rank, translation in enumerate(distinct(translations), start=1):
         columns = [str(number), str(rank)] if n_best else []
         columns += [f"{translation.score:.4f}"] if n_best or scores else []
         columns.append(one_line(translation.text))
