@@ -8,9 +8,9 @@ downloads the releases.
 
 Prints a table of what gives the same results as the installed release: loading with `trust_remote_code`, logits (within
 1e-6), greedy search, beam search with 5 beams, our own search loops, the inherited ones, n-best lists with scores, and
-`pipeline` with the model's task, which is translation for all but one. The Hub is a server on 127.0.0.1. `renamed` is the installed release with every private
-method of GenerationMixin renamed, as a later release might do. Each release gets its own environment, with the PyTorch
-installed here.
+`pipeline` with the model's task, translation or text2text-generation. The Hub is a server on 127.0.0.1. `renamed` is
+the installed release with every private method of GenerationMixin renamed, as a later release might do. Each release
+gets its own environment, with the PyTorch installed here.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def probe(name):
     output = model.generate(**inputs, max_new_tokens=20, return_dict_in_generate=True, output_attentions=True)
     assert type(output).__name__ != "SearchOutput", "our own search does not return attentions"
     yield "inherited", target.batch_decode(output.sequences, skip_special_tokens=True)
-    (task,) = model.config.custom_pipelines
+    task = next(iter(model.config.custom_pipelines))
     piped = pipeline(task, model=name, **trusted)
     yield "n-best", piped(sentences, num_beams=4, num_return_sequences=3, max_new_tokens=20)
     yield "pipeline", [task, piped(sentences, max_new_tokens=20)]

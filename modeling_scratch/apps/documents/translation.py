@@ -17,7 +17,7 @@ from .paragraphs import Translated, guessed_links, translate_paragraphs
 def translated_document(
     path: Path | None,
     format: str,
-    languages: tuple[str, str | None],
+    languages: tuple[str | None, str | None],
     translator: Translator,
     settings: dict[str, Any],
     keep_going: bool = False,
@@ -29,7 +29,7 @@ def translated_document(
     Args:
         path: a file; None: standard input.
         format: a key of `FORMATS`.
-        languages: tags of source and target; None: unknown.
+        languages: tags of source and target, as `translate_paragraphs` takes them.
         settings: for `Translator.translate`.
         keep_going, quiet: see `translate_sentences`.
 

@@ -54,7 +54,7 @@ def export_transformersjs(name: str, folder: Path) -> float:
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
     folder.mkdir()
-    two, languages = write_tokenizers(name, folder, _WHERE)
+    two, languages, _ = write_tokenizers(name, folder, _WHERE)
     if two:
         raise UserError(
             f"{name} has a tokenizer for each language, but transformers.js supports only one; export a page instead "
