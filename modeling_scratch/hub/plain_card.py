@@ -91,7 +91,7 @@ def make_card(
         author: None: unknown (the owner of `repo_id` is named anyway).
         metadata, sections: further metadata and sections, or replacements; an empty section is left out.
     """
-    data = METADATA if facts.is_translator else METADATA_OF_OTHERS
+    data: dict[str, Any] = METADATA if facts.is_translator else METADATA_OF_OTHERS
     data = data | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
     what = (facts.direction or "translation") if facts.is_translator else escape(facts.task or "pairs of sequences")
     title = f"{repo_id.split('/')[-1]}: {what}"

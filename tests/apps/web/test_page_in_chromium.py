@@ -163,6 +163,7 @@ def test_a_page_from_disk_fits_the_screen_and_works_by_keyboard(one_file, visit,
     assert page.locator("#marks mark").count() == 0
     page.check("#several")
     assert page.locator("#alternatives li").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("#clear")
     assert page.locator("#target").text_content() == ""
 

@@ -152,6 +152,7 @@ class Page {
     const { model } = this;
     document.title = get("title").textContent = model.title;
     [get("source-side").textContent, get("target-side").textContent] = model.sides;
+    source.placeholder = `Type or paste text${model.hasSentences ? "" : ", one input per line"}`;
     [source.lang, target.lang] = model.languages.length ? model.languages : ["", ""];
     marks.lang = source.lang;
     for (const list of ["beams", "examples", "facts"]) get(list).replaceChildren();
