@@ -346,6 +346,6 @@ def _check_lengths(
 def _check_length_limit(recipe: Recipe, longest: int) -> None:
     if (limit := recipe.evaluation.max_new_tokens) < longest:
         logger.warning(
-            f"translations end after evaluation.max_new_tokens ({limit}), but the longest training target has "
-            f"{longest} tokens: longer translations will be cut"
+            f"outputs end after evaluation.max_new_tokens ({limit}), but the longest training target has "
+            f"{longest} tokens: longer outputs will be cut"
         )

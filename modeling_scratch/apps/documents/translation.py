@@ -71,7 +71,7 @@ def translate_sentences(
         problem = f"{problem} ({beginning(sentences[index])})"
         if not keep_going:
             raise UserError(f"sentence {index + 1}: {problem}")
-        warnings.add("{} could not be translated and stay as they are", index + 1, f"{problem}; left as it is")
+        warnings.add("{} are too long and stay as they are", index + 1, f"{problem}; left as it is")
         tokens[index] = []  # makes the translator return the sentence itself
     for index, problem in unusual.items():
         warnings.add_unusual(index + 1, problem)
