@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ...errors import UserError
 from ...files import temporary_folder
 from ...inference.translate import Translation, Translations, Translator, tokenize_texts
+from ...languages import language_name
 from ...loading import has_whole_symbols, is_tag, load_config, load_tokenizers, named_languages
 from ...model.configuration_scratch import TRANSLATION, task_of
 from ...recipe.schema import SOURCE, TARGET
@@ -178,14 +179,10 @@ class Directions:
                 )
             self._by_codes[_normalized(source), _normalized(target)] = direction
         self.all = list(self._by_codes.values())
-        self.names = {
-            code: name
-            for direction in self.all
-            for code, name in zip(direction.described["codes"], direction.described["sides"], strict=True)
-        }
-        self.languages = [
-            code for code in self.names if any(code in direction.described["languages"] for direction in self.all)
-        ]
+        codes = dict.fromkeys(code for direction in self.all for code in direction.described["codes"])
+        languages = {code for direction in self.all for code in direction.described["languages"]}
+        self.languages = [code for code in codes if code in languages]
+        self.names = {code: language_name(code) if code in languages else code for code in codes}
 
     def find(self, source: str, target: str) -> Direction | None:
         """The direction between two languages, in any spelling of their codes; None if it is not served."""
