@@ -12,6 +12,7 @@ from translators import make_folder, run_translate
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.web.export import export_page
+from modeling_scratch.apps.web.transformersjs import export_transformersjs
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.training.records import RunRecords
 
@@ -62,6 +63,14 @@ def test_its_page(trained, tmp_path):
     assert shown["title"] == "Dates in ISO 8601"
     assert (shown["languages"], shown["sides"]) == ([], ["Input", "Output"])
     assert not speaks_of_translation(json.dumps(shown))
+
+
+def test_its_folder_for_transformersjs(trained, tmp_path):
+    """Whose graphs are checked with random ids, which in a vocabulary as small as this include the end token."""
+    export_transformersjs(str(trained), tmp_path / "folder")
+    card = (tmp_path / "folder" / "README.md").read_text()
+    assert 'await pipeline("text2text-generation"' in card
+    assert not speaks_of_translation(card)
 
 
 @pytest.mark.parametrize("name", ["index.html", "page.js", "service.js", "translator.js", "worker.js"])
