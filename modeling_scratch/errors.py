@@ -43,6 +43,7 @@ _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory"
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
 EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
+EXTRAS |= {"rdkit": "smiles"}
 EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
 EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")
 EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -48,9 +48,9 @@ class Score:
 
 
 class Preparation(NamedTuple):
-    """How texts are prepared for scoring, and what this adds to the signature."""
+    """How texts are prepared for scoring (None: the text is not valid), and what this adds to the signature."""
 
-    prepare: Callable[[str], str]
+    prepare: Callable[[str], str | None]
     signature: str
 
 
@@ -66,6 +66,9 @@ class Metric:
         compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0). None:
             the metric does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it in `evaluation.metrics`, `metric` or `also`.
+        is_whole: it compares whole outputs, in the form that `evaluation.canonical` names.
+        top: it scores the first so many outputs of each source that differ and are valid, and `compute` takes lists of
+            them, best first. None: only the best output.
         prepare: for a language, how each translation and reference is prepared.
         options: for a language, further arguments of `compute`.
     """
@@ -75,8 +78,10 @@ class Metric:
     description: str
     higher_is_better: bool
     range: tuple[float, float | None]
-    compute: Callable[[Texts, Texts, References, int], Score] | None
+    compute: Callable[[Texts, Sequence, References, int], Score] | None
     on_request: bool = False
+    is_whole: bool = False
+    top: int | None = None
     prepare: Callable[[str], Preparation] | None = None
     options: Callable[[str], dict[str, Any]] | None = None
 
@@ -127,11 +132,31 @@ def _moses(language: str) -> Preparation:
     )
 
 
+@cache
+def _smiles(language: str) -> Preparation:
+    """
+    RDKit's canonical SMILES, the same for every order of atoms and of molecules. Spaces, which some data sets have
+    between tokens, are ignored.
+    """
+    from rdkit import Chem, __version__, rdBase
+
+    @lru_cache(maxsize=100_000)  # several metrics ask for the same
+    def canonical(text: str) -> str | None:
+        with rdBase.BlockLogs():  # otherwise it prints a message for each text that is not valid
+            molecule = Chem.MolFromSmiles("".join(text.split()))
+            return Chem.MolToSmiles(molecule) if molecule and molecule.GetNumAtoms() else None
+
+    return Preparation(canonical, f"|canonical:RDKit-{__version__}")
+
+
+CANONICAL: dict[str, Callable[[str], Preparation]] = {"smiles": _smiles}  # the choices of `evaluation.canonical`
+
+
 def _by_sequence(
-    count: Callable[[str, Sequence[str]], tuple[float, float]],
+    count: Callable[[Any, Sequence[str]], tuple[float, float]],
     signature: str,
     sources: Texts,
-    translations: Texts,
+    translations: Sequence,
     references: References,
     resamples: int,
 ) -> Score:
@@ -139,7 +164,7 @@ def _by_sequence(
     The sum of something counted in each output, for every 100 of what it is counted in.
 
     Args:
-        count: of an output and its references, both numbers.
+        count: of an output, or several, and its references, both numbers.
         signature: how they are counted.
     """
     import numpy as np
@@ -158,12 +183,20 @@ def _by_sequence(
     return Score(share(counted), f"{signature}|bs:{resamples}|seed:{_SEED}", float(high - low) / 2)
 
 
-def _is_right(translation: str, references: Sequence[str]) -> tuple[float, float]:
+def _is_right(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
     return float(translation in references), 1.0
 
 
-def _is_wrong(translation: str, references: Sequence[str]) -> tuple[float, float]:
+def _is_wrong(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
     return float(translation not in references), 1.0
+
+
+def _is_among(translations: Texts, references: Sequence[str]) -> tuple[float, float]:
+    return float(any(each in references for each in translations)), 1.0
+
+
+def _is_invalid(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
+    return float(translation is None), 1.0
 
 
 def _edits(split: Callable[[str], Sequence], translation: str, references: Sequence[str]) -> tuple[float, float]:
@@ -232,6 +265,14 @@ METRICS: dict[str, Metric] = {
         on_request=True,
         prepare=_moses,
     ),
+    "bleu_of_tokens": replace(
+        _BLEU,
+        title="BLEU of tokens",
+        description="of tokens between spaces, cased, as in CodeXGLUE, 0 to 100",
+        compute=partial(_by_sacrebleu, "BLEU", tokenize="none", force=True),
+        options=None,
+        on_request=True,
+    ),
     "exact_match": Metric(
         title="exact match",
         hub_id="exact_match",
@@ -240,6 +281,7 @@ METRICS: dict[str, Metric] = {
         range=(0, 100),
         compute=partial(_by_sequence, _is_right, "equal to the reference"),
         on_request=True,
+        is_whole=True,
     ),
     "wer": Metric(
         title="WER",
@@ -249,6 +291,32 @@ METRICS: dict[str, Metric] = {
         range=(0, 100),
         compute=partial(_by_sequence, _is_wrong, "different from the reference"),
         on_request=True,
+        is_whole=True,
+    ),
+    **{
+        f"top_{top}": Metric(
+            title=f"top-{top} accuracy",
+            hub_id=f"top_{top}_accuracy",
+            description=f"share of sources with the reference among the first {top} different outputs of the beam, "
+            "0 to 100",
+            higher_is_better=True,
+            range=(0, 100),
+            compute=partial(_by_sequence, _is_among, f"equal to the reference:one of {top}"),
+            on_request=True,
+            is_whole=True,
+            top=top,
+        )
+        for top in (1, 3, 5, 10)
+    },
+    "invalid_smiles": Metric(
+        title="invalid SMILES",
+        hub_id="invalid_smiles",
+        description="share of outputs that RDKit cannot read as SMILES, 0 to 100",
+        higher_is_better=False,
+        range=(0, 100),
+        compute=partial(_by_sequence, _is_invalid, "not valid"),
+        on_request=True,
+        prepare=_smiles,
     ),
     "token_error_rate": Metric(
         title="token error rate",
@@ -287,6 +355,34 @@ METRICS: dict[str, Metric] = {
         on_request=True,
     ),
 }
+
+
+def asked_for(
+    final: bool = True, chosen: str | None = None, also: Collection[str] = (), metrics: Collection[str] | None = None
+) -> list[str]:
+    """The keys of the metrics that `score` computes for these arguments."""
+
+    def is_asked_for(key: str, metric: Metric) -> bool:
+        is_usual = not metric.on_request if metrics is None else key in metrics
+        return metric.compute is not None and (is_usual or key == chosen or (final and key in also))
+
+    return [key for key, metric in METRICS.items() if is_asked_for(key, metric)]
+
+
+def preparation_of(key: str, language: str, canonical: str | None) -> Preparation:
+    """How a metric prepares texts. Raises ModuleNotFoundError if a library that this takes is not installed."""
+    metric = METRICS[key]
+    if metric.is_whole and canonical is not None:
+        return CANONICAL[canonical](language)
+    return metric.prepare(language) if metric.prepare else Preparation(str, "")
+
+
+def check_beams(keys: Collection[str], beams: int, advice: str) -> None:
+    """Raise UserError, which ends in the advice for a number, if a metric scores more outputs than there are beams."""
+    for key in keys:
+        top = METRICS[key].top or 1
+        if top > beams:
+            raise UserError(f"{key} scores {top} outputs of each source, and the beam has {beams}: {advice}={top}")
 
 
 def tells_nothing(key: str, value: float) -> bool:
@@ -336,24 +432,27 @@ def normalized(*streams: Texts) -> tuple[list[list[str]], str]:
 
 def score(
     sources: Texts,
-    translations: Texts,
+    translations: Sequence[str | Sequence[str]],
     references: Sequence[str | Sequence[str]],
     final: bool = True,
     chosen: str | None = None,
     also: Collection[str] = (),
     language: str = "en",
     metrics: Collection[str] | None = None,
+    canonical: str | None = None,
 ) -> dict[str, float | str]:
     """
     Score a corpus of detokenized text, as `normalized` returns it.
 
     Args:
+        translations: one per sentence, or a list of several, best first.
         references: one per sentence, or a list of several.
         final: include 95 % intervals and `also`, which take too long during training.
         chosen: the metric that chooses the best weights.
         also: on-request metrics to include in final scores.
         language: of translations and references, for metrics that tokenize.
         metrics: those to include always; None: those that are not on request.
+        canonical: the form, a key of `CANONICAL`, in which whole outputs are compared; one that is not valid is wrong.
 
     Returns:
         For each metric, such as `bleu`: the score `bleu`, its `bleu_signature`, and, if known, `bleu_interval`, half
@@ -362,24 +461,30 @@ def score(
     Raises:
         ValueError: the numbers of texts differ, or a sentence has no reference.
     """
-    references = [[each] if isinstance(each, str) else list(each) for each in references]
-    if not len(sources) == len(translations) == len(references):
-        raise ValueError(f"{len(sources)} sources, {len(translations)} translations and {len(references)} references")
-    if not translations:
+    outputs, references = (
+        [[each] if isinstance(each, str) else list(each) for each in texts] for texts in (translations, references)
+    )
+    if not len(sources) == len(outputs) == len(references):
+        raise ValueError(f"{len(sources)} sources, {len(outputs)} translations and {len(references)} references")
+    if not outputs:
         raise ValueError("there is nothing to score")
-    if not all(references):
-        raise ValueError(f"sentence {references.index([])} has no reference")
-    (translations, *references), suffix = normalized(translations, *references)
-    resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
+    for name, texts in (("translation", outputs), ("reference", references)):
+        if not all(texts):
+            raise ValueError(f"sentence {texts.index([])} has no {name}")
+    streams, suffix = normalized(*outputs, *references)
+    outputs, references = streams[: len(outputs)], streams[len(outputs) :]
+    resamples = RESAMPLES if final and 1 < len(outputs) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
-    for key, metric in METRICS.items():
-        is_usual = not metric.on_request if metrics is None else key in metrics
-        if metric.compute is None or not (is_usual or key == chosen or (final and key in also)):
-            continue
-        prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")
-        ours, theirs = map(prepared.prepare, translations), ([*map(prepared.prepare, each)] for each in references)
+    for key in asked_for(final, chosen, also, metrics):
+        metric, prepared = METRICS[key], preparation_of(key, language, canonical)
+        theirs = [[text for text in map(prepared.prepare, each) if text is not None] for each in references]
+        ours: list[Any] = [prepared.prepare(first) for first, *_ in outputs]
+        if metric.top is not None:
+            distinct = (dict.fromkeys(map(prepared.prepare, each)) for each in outputs)
+            ours = [[text for text in each if text is not None][: metric.top] for each in distinct]
         options = metric.options(language) if metric.options else {}
-        result = metric.compute(sources, list(ours), list(theirs), resamples, **options)
+        assert metric.compute is not None
+        result = metric.compute(sources, ours, theirs, resamples, **options)
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + suffix}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found

@@ -3,6 +3,7 @@
 import math
 import operator
 import random
+import sys
 import unicodedata
 from importlib.metadata import version
 from typing import get_args
@@ -10,7 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import sacrebleu
-from conftest import quick_run, read_metrics
+from conftest import quick_run, read_metrics, run_training
 
 from modeling_scratch import metrics
 from modeling_scratch.data.tokenizer import train_tokenizer
@@ -153,7 +154,7 @@ def test_one_sentence_or_too_many_have_no_interval(monkeypatch):
 
 
 def test_scores_on_request_follow_the_protocols_of_papers():
-    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["lowercased", "tokenized"], language="de")
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["lowercased", "tokenized", "bleu_of_tokens"], language="de")
     assert scores["lowercased"] == sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST], lowercase=True).score
     ours = ["der hund sah die katze .", "ein kleines haus heute .", "sie kommen an .", "heute regnet es viel ."]
     theirs = [
@@ -165,6 +166,9 @@ def test_scores_on_request_follow_the_protocols_of_papers():
     assert scores["tokenized"] == sacrebleu.corpus_bleu(ours, [theirs], tokenize="none", force=True).score
     assert scores["tokenized_signature"].endswith(f"sacremoses-{version('sacremoses')}.de")
     assert scores["tokenized_interval"] > 0
+    ours, theirs = ([" ".join(text.split()) for text in texts] for texts in (TRANSLATIONS, FIRST))
+    assert scores["bleu_of_tokens"] == sacrebleu.corpus_bleu(ours, [theirs], tokenize="none", force=True).score
+    assert scores["bleu_of_tokens"] != scores["bleu"]
 
 
 def textbook_edits(first, second) -> int:
@@ -223,6 +227,75 @@ def test_of_several_references_the_nearest_counts():
     scores = score([""], ["a b c"], [["a x y z", "a b d"]], metrics=["token_error_rate", "wer"])
     assert scores["token_error_rate"] == pytest.approx(100 / 3)
     assert scores["wer"] == 100
+
+
+def test_the_first_of_several_outputs_that_differ_may_be_right():
+    """Counted by hand; the interval is that of the share that is right."""
+    outputs = [["a", "b", "c", "d"], ["b", "b", "b", "a"], ["b", "c", "d", "a"], ["b"]]
+    scores = score([""] * 4, outputs, ["a", "a", "a", ["c", "a"]], metrics=["exact_match", "top_1", "top_3", "top_5"])
+    assert [scores[key] for key in ("exact_match", "top_1", "top_3", "top_5")] == [25, 25, 50, 75]
+    alone = score([""] * 4, ["a", "a", "b", "b"], ["a"] * 4, metrics=["exact_match"])
+    assert scores["top_3_interval"] == alone["exact_match_interval"] > 0
+    assert scores["top_3_signature"] != scores["top_5_signature"]
+
+
+# The order of atoms and of molecules, Kekulé structures, explicit hydrogens, and spaces between tokens.
+SAME = [("OCC", "CCO"), ("CC.O", "O.CC"), ("C1=CC=CC=C1", "c1ccccc1"), ("[CH4]", "C"), ("C ( O ) C", "CCO")]
+SAME += [("Br[C@](F)(Cl)I", "Br[C@@](F)(I)Cl")]
+# Chirality, charge, an invalid output, one without atoms, an invalid reference.
+OTHER = [("Br[C@](F)(Cl)I", "Br[C@@](F)(Cl)I"), ("CC[O-]", "CCO"), ("C1CC", "CCC"), ("", "C"), ("C(", "C(")]
+
+
+@pytest.mark.parametrize(("output", "reference"), SAME + OTHER)
+def test_canonical_smiles_are_compared(output, reference):
+    pytest.importorskip("rdkit")
+    is_right = (output, reference) in SAME
+    metrics = ["exact_match", "wer", "top_1", "top_3"]
+    scores = score([""], [[output, "N"]], [reference], metrics=metrics, canonical="smiles")
+    assert [scores[key] for key in metrics] == [100 * right for right in (is_right, not is_right, is_right, is_right)]
+    assert "canonical:RDKit-" in scores["top_3_signature"]
+    assert score([""], [output], [reference], metrics=["exact_match"])["exact_match"] == 100 * (output == reference)
+
+
+def test_the_rank_of_smiles_counts_molecules_once_and_only_valid_ones():
+    """
+    As in compare.pl of Tetko et al. 2020, here with plain loops. An exact match is of the best output, and
+    edits are of the texts themselves.
+    """
+    chemistry = pytest.importorskip("rdkit.Chem")
+    draw = random.Random(0)
+    molecules = ["CCO", "OCC", "C(C)O", "CC.O", "O.CC", "CCN", "NCC", "c1ccccc1", "C1=CC=CC=C1", "C(", "c1ccc", "CF"]
+    outputs = [draw.choices(molecules, k=10) for _ in range(200)]
+    references = draw.choices([each for each in molecules if each not in ("C(", "c1ccc")], k=200)
+    keys = ["exact_match", "top_1", "top_3", "top_5", "invalid_smiles", "cer"]
+    scores = score(references, outputs, references, metrics=keys, canonical="smiles")
+    ranks = []
+    for row, reference in zip(outputs, references, strict=True):
+        read = [chemistry.MolFromSmiles(text) for text in row]
+        seen = []
+        for molecule in read:
+            text = molecule and chemistry.MolToSmiles(molecule)
+            if text and text not in seen:
+                seen.append(text)
+        expected = chemistry.CanonSmiles(reference)
+        ranks.append((seen.index(expected) if expected in seen else math.inf, read[0] is None))
+    for top in (1, 3, 5):
+        assert scores[f"top_{top}"] == pytest.approx(sum(rank < top for rank, _ in ranks) / 2)
+    right = sum(rank == 0 and not is_invalid for rank, is_invalid in ranks)
+    assert scores["top_1"] > scores["exact_match"] == pytest.approx(right / 2)
+    assert scores["invalid_smiles"] == pytest.approx(sum(is_invalid for _, is_invalid in ranks) / 2)
+    assert scores["cer"] == score(references, [row[0] for row in outputs], references, metrics=["cer"])["cer"]
+
+
+@pytest.mark.parametrize("key", ["canonical=smiles", "also=[invalid_smiles]"])
+def test_without_rdkit_a_run_says_at_its_start_what_to_install(key, monkeypatch, tmp_path, capsys):
+    metrics._smiles.cache_clear()
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    with pytest.raises(SystemExit) as stopped:
+        run_training(f"output_dir={tmp_path / 'run'}", "evaluation.metrics=[exact_match]", f"evaluation.{key}")
+    assert stopped.value.code == 2
+    assert "pip install 'modeling-scratch[smiles]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

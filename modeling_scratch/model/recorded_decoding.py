@@ -1,6 +1,6 @@
 """
-Decoding steps recorded as CUDA graphs: a step has a hundred kernels or more, which a host takes longer to launch than a
-GPU to run.
+The encoder and decoding steps recorded as CUDA graphs: each has a hundred kernels or more, which a host takes longer to
+launch than a GPU to run.
 """
 
 import itertools
@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .cache import FixedCache, SearchCache
+from .masking import as_bias
 
 logger = logging.get_logger(__name__)
 
@@ -61,28 +62,34 @@ def next_logits(
     ).logits[:, -1]
 
 
+def encode(model: nn.Module, source: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """The encoded source, (sentences, source_length, d_model); both arguments are (sentences, source_length)."""
+    return model.get_encoder()(input_ids=source, attention_mask=attention_mask, return_dict=True).last_hidden_state
+
+
 class _Recording:
     """
-    The decoding step of a model for one shape. The tensors that it reads and writes keep their place. Until `record`,
-    the step runs as it is.
+    The decoding step of a model for one shape, the first of which encodes the source. The tensors that it reads and
+    writes keep their place. Until `record`, the step runs as it is.
 
     Args:
         sentences: rows of the source.
         beams: rows of the target for each.
         steps: the most target tokens.
-        states: encoded sources; the recording takes their dtype and device.
     """
 
-    def __init__(self, sentences: int, beams: int, source_length: int, steps: int, states: torch.Tensor):
+    def __init__(self, model: nn.Module, sentences: int, beams: int, source_length: int, steps: int):
         self.sentences, self.beams, self.source_length, self.steps = sentences, beams, source_length, steps
-        device = states.device
+        device, dtype = model.device, model.dtype
         with torch.inference_mode(False), torch.no_grad():  # so that they may be written to in any mode
             self.tokens = torch.zeros(sentences * beams, 1, dtype=torch.long, device=device)
             self.own = torch.arange(beams, device=device).repeat(sentences, 1)
             self.parents = self.own.clone()
-            self.states = states.new_zeros(sentences, source_length, states.shape[2])
-            self.mask = states.new_zeros(sentences, 1, 1, source_length)
-            self.cache = FixedCache(sentences, beams, source_length, steps, self.mask)
+            self.source = torch.zeros(sentences, source_length, dtype=torch.long, device=device)
+            self.attended = torch.zeros_like(self.source)
+            self.states = torch.zeros(*self.source.shape, model.config.d_model, dtype=dtype, device=device)
+            self.bias = torch.zeros(sentences, 1, 1, source_length, dtype=dtype, device=device)
+            self.cache = FixedCache(sentences, beams, source_length, steps, self.bias)
             self.cache.begin()
         self.size = 0  # in bytes, roughly; of those that are kept
         self.logits: torch.Tensor | None = None
@@ -91,7 +98,7 @@ class _Recording:
         self.finished: Any = None  # the event that ends its last search
 
     def step(self, model: nn.Module, is_first: bool) -> None:
-        """Read the tokens and parents, write the logits. The first step also reads the source."""
+        """Read the tokens and parents, write the logits. The first step also reads the source and what is attended."""
         if is_first in self.graphs:
             self.graphs[is_first].replay()
             return
@@ -100,7 +107,10 @@ class _Recording:
         # The weights that autocast has narrowed do not live as long as a recorded step, so it must not reuse them.
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
-            logits = next_logits(model, self.tokens, self.states, self.mask, self.cache)
+            if is_first:
+                self.states.copy_(encode(model, self.source, self.attended))
+                self.bias.copy_(as_bias(self.attended[:, None, None], self.bias.dtype))
+            logits = next_logits(model, self.tokens, self.states, self.bias, self.cache)
         if self.logits is None:
             with torch.inference_mode(False), torch.no_grad():
                 self.logits = torch.empty(logits.shape, device=logits.device)
@@ -109,24 +119,23 @@ class _Recording:
 
     def record(self, model: nn.Module) -> None:
         """Record the first step and the later ones."""
-        device = self.states.device
+        device = self.source.device
         if device.type != "cuda":  # in tests
             return
         with _CAPTURE, torch.cuda.device(device):
+            # Libraries set themselves up when they are first called. Not on the stream of captures: they have memory of
+            # their own for each stream, which a recorded step may be using in another thread.
+            for is_first in (True, False):
+                self.step(model, is_first)
             stream = _STREAMS.setdefault(device, torch.cuda.Stream(device))
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
-                for is_first in (True, False):  # libraries set themselves up when they are first called
+            graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+            for is_first in (True, False):
+                graph = torch.cuda.CUDAGraph()
+                # Both share memory, since nothing in it outlives a step. Other threads may use the device.
+                options = {"pool": graphs[True].pool()} if graphs else {}
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local", **options):
                     self.step(model, is_first)
-                graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-                for is_first in (True, False):
-                    graph = torch.cuda.CUDAGraph()
-                    # Both share memory, since nothing in it outlives a step. Other threads may use the device.
-                    options = {"pool": graphs[True].pool()} if graphs else {}
-                    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local", **options):
-                        self.step(model, is_first)
-                    graphs[is_first] = graph
-            torch.cuda.current_stream(device).wait_stream(stream)
+                graphs[is_first] = graph
         self.graphs = graphs
 
 
@@ -139,10 +148,7 @@ class _Snapshot:
     """
 
     def __init__(self, model: nn.Module):
-        decoder = set(model.get_decoder().modules())
-        encoder = set(model.get_encoder().modules()) - decoder
-        # Without the model itself, which must not be kept alive.
-        modules = [each for each in model.modules() if each not in encoder and each is not model]
+        modules = [each for each in model.modules() if each is not model]  # the model must not be kept alive
         attributes = [(vars(each), list(vars(each).values())) for each in (model, *modules)]
         values = [value for _, values in attributes for value in values]
         inside = [(each, list(each.values())) for each in values if isinstance(each, dict)]
@@ -216,11 +222,10 @@ class _Recordings:
         self.lock = threading.Lock()
         self.snapshot: _Snapshot | None = None
         self.by_shape: OrderedDict[tuple, _Recording | None] = OrderedDict()
-        self.refused: set[tuple] = set()
+        self.refused: set[tuple] = set()  # for lack of memory
+        self.refuses_all = False
 
-    def borrow(
-        self, model: nn.Module, sizes: tuple[int, int, int, int], states: torch.Tensor, at_once: bool = False
-    ) -> _Recording | None:
+    def borrow(self, model: nn.Module, sizes: tuple[int, int, int, int], at_once: bool = False) -> _Recording | None:
         """
         The recording of these sizes (see _Recording), whose lock `in_use` is then held. None if another search has it,
         if it would be too large, at the first use of these sizes, or if steps of this model must not be recorded.
@@ -228,28 +233,30 @@ class _Recordings:
         Args:
             at_once: record at the first use. For a search that has begun, during which the model does not change.
         """
-        shape = (*sizes, states.dtype, states.device, *_numerics(states.device.type))
+        shape = (*sizes, model.dtype, model.device, *_numerics(model.device.type))
         with self.lock:
             if not at_once and (self.snapshot is None or not self.snapshot.is_current(model)):
                 self.snapshot = _Snapshot(model)
                 self.by_shape.clear()
                 self.refused.clear()
-            is_plain = at_once or self.snapshot.is_plain
+                self.refuses_all = False
+            is_plain = (at_once or self.snapshot.is_plain) and not self.refuses_all
             is_new = shape not in self.by_shape
             recording = self.by_shape.setdefault(shape, None)
             self.by_shape.move_to_end(shape)
             if not is_plain or (is_new and not at_once) or shape in self.refused:
                 return None
             if recording is None:
-                size = _size(model, *sizes, states)
-                if not self._make_room(size, states.device):
+                size = _size(model, *sizes)
+                if not self._make_room(size, model.device):
                     return None
                 try:
-                    recording = _Recording(*sizes, states)
+                    recording = _Recording(model, *sizes)
                     recording.record(model)
                     recording.size = size
-                except RuntimeError as error:  # such as too little memory
+                except RuntimeError as error:
                     self.refused.add(shape)
+                    self.refuses_all = not isinstance(error, torch.OutOfMemoryError)
                     logger.warning_once(f"decoding steps are not recorded, which is slower: {error}")
                     return None
                 self.by_shape[shape] = recording
@@ -270,12 +277,13 @@ class _Recordings:
         return True
 
 
-def _size(model: nn.Module, sentences: int, beams: int, source_length: int, steps: int, states: torch.Tensor) -> int:
-    """Bytes of a recording, roughly: keys and values, and logits with a copy of them."""
-    config = model.config
+def _size(model: nn.Module, sentences: int, beams: int, source_length: int, steps: int) -> int:
+    """Bytes of a recording, roughly: keys and values, logits with a copy of them, and what the encoder needs."""
+    config, number = model.config, model.dtype.itemsize
     keys = 2 * config.decoder_layers * config.d_model * sentences * (steps * beams + source_length)
+    encoder = sentences * source_length * (4 * config.d_model + config.encoder_ffn_dim)
     logits = sentences * beams * config.target_vocab_size
-    return keys * states.element_size() + logits * (4 + 2 * states.element_size())
+    return (keys + encoder) * number + logits * (4 + 2 * number)
 
 
 _ALL: WeakKeyDictionary[nn.Module, _Recordings] = WeakKeyDictionary()
@@ -299,29 +307,32 @@ class RecordedDecoder:
 
     Args:
         recording: borrowed.
-        states: the encoded sources, (sentences, source_length, d_model).
-        bias: over the source, (sentences, 1, 1, source_length); None: attend to everything.
+        source: token ids, (sentences, source_length).
+        attention_mask: of the same shape, where nonzero attends; None: attend to everything.
     """
 
     def __init__(
-        self, model: nn.Module, recording: _Recording, states: torch.Tensor, bias: torch.Tensor | None, beams: int
+        self,
+        model: nn.Module,
+        recording: _Recording,
+        source: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        beams: int,
     ):
         self.model, self.recording, self.beams = model, recording, beams
-        config, (sentences, length) = model.config, states.shape[:2]
+        config, (sentences, length), device = model.config, source.shape, source.device
         # The most tokens that a step may see.
         self.limit = config.max_position_embeddings if config.position_embedding_type == "learned" else float("inf")
         if recording.finished is not None:
-            torch.cuda.current_stream(states.device).wait_event(recording.finished)
-        recording.states.zero_()
-        recording.states[:sentences, :length] = states
-        recording.mask.zero_()
-        recording.mask[:sentences, ..., length:] = torch.finfo(states.dtype).min
-        if bias is not None:
-            recording.mask[:sentences, ..., :length] = bias
+            torch.cuda.current_stream(device).wait_event(recording.finished)
+        recording.source.zero_()
+        recording.source[:sentences, :length] = source
+        recording.attended.zero_()
+        recording.attended[:sentences, :length] = 1 if attention_mask is None else attention_mask != 0
         recording.parents.copy_(recording.own)
         recording.cache.begin()
         self.length = 0  # tokens that the model has seen
-        self.sentences = torch.arange(sentences, device=states.device)  # those still in the batch, by row
+        self.sentences = torch.arange(sentences, device=device)  # those still in the batch, by row
         self.rows = self._rows()
 
     def _rows(self) -> torch.Tensor:
@@ -361,7 +372,7 @@ class RecordedDecoder:
 
     @staticmethod
     def _leave(recording: _Recording) -> None:
-        device = recording.states.device
+        device = recording.source.device
         if device.type == "cuda":
             recording.finished = torch.cuda.current_stream(device).record_event()
         recording.in_use.release()
@@ -370,35 +381,38 @@ class RecordedDecoder:
         """Continue with a recording of more steps, or, if none can be had, with steps that are not recorded."""
         old = self.recording
         sizes = (old.sentences, self.beams, old.source_length, old.steps * _GROWTH)
-        new = _ALL.setdefault(self.model, _Recordings()).borrow(self.model, sizes, old.states, at_once=True)
+        new = _ALL.setdefault(self.model, _Recordings()).borrow(self.model, sizes, at_once=True)
         if new is None:
-            new = _Recording(*sizes[:3], old.steps * 2, old.states)
+            new = _Recording(self.model, *sizes[:3], old.steps * 2)
             new.in_use.acquire()
-        for name in ("states", "mask", "parents"):
+        for name in ("states", "bias", "parents"):
             getattr(new, name).copy_(getattr(old, name))
         new.cache.continue_from(old.cache)
         self.recording = new
         self._leave(old)
 
 
+def may_be_recorded(model: nn.Module) -> bool:
+    """Whether searches with this model are recorded at all."""
+    return model.device.type in _DEVICES and model.new_search_cache is SearchCache
+
+
 def recorded_decoder(
-    model: nn.Module, states: torch.Tensor, bias: torch.Tensor | None, beams: int
+    model: nn.Module, source: torch.Tensor, attention_mask: torch.Tensor | None, beams: int
 ) -> RecordedDecoder | None:
-    """A RecordedDecoder (see there for the arguments) where steps are recorded and one can be had."""
-    if states.device.type not in _DEVICES or model.new_search_cache is not SearchCache:
-        return None
-    sentences, length = states.shape[:2]
+    """A RecordedDecoder (see there for the arguments), if one can be had."""
+    sentences, length = source.shape
     sizes = (
         _rounded(sentences, 1, 2),
         beams,
         _rounded(length, _LEAST_SOURCE, 2),
         _rounded(length, _LEAST_STEPS, _GROWTH),
     )
-    recording = _ALL.setdefault(model, _Recordings()).borrow(model, sizes, states)
+    recording = _ALL.setdefault(model, _Recordings()).borrow(model, sizes)
     if recording is None:
         return None
     try:
-        return RecordedDecoder(model, recording, states, bias, beams)
+        return RecordedDecoder(model, recording, source, attention_mask, beams)
     except BaseException:
         recording.in_use.release()
         raise

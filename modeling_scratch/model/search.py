@@ -28,7 +28,7 @@ from transformers.utils import logging
 from .batched_generation import setting_of
 from .fast_cpu import best_continuations, best_tokens, fast_products
 from .masking import as_bias
-from .recorded_decoding import RecordedDecoder, next_logits, recorded_decoder
+from .recorded_decoding import RecordedDecoder, encode, may_be_recorded, next_logits, recorded_decoder
 
 logger = logging.get_logger(__name__)
 
@@ -150,7 +150,7 @@ def sample(
     log_probs = torch.zeros_like(rows, dtype=torch.float32)
     left: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that have left the batch, and their sequences
     # On a GPU the host asks whether all rows are done while the next step runs, which is then one too many.
-    asks_late = may_leave and isinstance(decoder, RecordedDecoder) and all(map(is_of_transformers, criteria))
+    asks_late = may_leave and isinstance(decoder, RecordedDecoder) and all(map(_is_known, criteria))
     are_done: _Answer | None = None
     while True:
         logits = decoder(sequences)
@@ -493,8 +493,12 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
             raise _Unsupported("custom_generate missing")
         encoder = set(model.get_encoder().modules())
         others = [module for module in model.modules() if module not in encoder]
+        source = _source_alone(model, args, ours)
+        if source is not None:
+            # `generate` would encode the source before our loops could record it, so it gets something of that shape.
+            ours["encoder_outputs"] = BaseModelOutput(torch.empty(*source.shape, 1, device=source.device))
         with fast_products(encoder):
-            return inherited(*args, **ours, custom_generate=partial(_run, others))
+            return inherited(*args, **ours, custom_generate=partial(_run, others, source))
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
@@ -534,8 +538,32 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
     )
 
 
-def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
-    """The `custom_generate` that `generate` calls with everything it has prepared. modules: those of each step."""
+def _source_alone(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """
+    The token ids of the source, if the encoder is to read only them and a mask, and the search may be recorded. Without
+    a mask, some releases make one from the padding, but only if the encoder has not run yet.
+    """
+    given = [each for each in (*args[:1], kwargs.get("inputs"), kwargs.get("input_ids")) if each is not None]
+    others = ("encoder_outputs", "inputs_embeds", "position_ids")
+    if len(given) != 1 or any(kwargs.get(name) is not None for name in others) or not may_be_recorded(model):
+        return None
+    if kwargs.get("attention_mask") is None:
+        return None
+    ids = given[0]
+    is_plain = isinstance(ids, torch.Tensor) and ids.ndim == 2 and ids.numel() > 0 and not ids.is_floating_point()
+    return ids if is_plain and ids.device == model.device else None
+
+
+def _run(
+    modules: list[nn.Module], source: torch.Tensor | None, model: nn.Module, input_ids: torch.Tensor, *args, **prepared
+):
+    """
+    The `custom_generate` that `generate` calls with everything it has prepared.
+
+    Args:
+        modules: those of each step.
+        source: what is still to be encoded, (sentences, source_length); None: encoder_outputs are prepared.
+    """
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
         raise _Unsupported(f"{', '.join(missing)} missing")
@@ -548,15 +576,23 @@ def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *a
     if mask is not None and mask.shape != states.shape[:2]:  # rows of a 4-D mask may be shared, so not be selected
         raise _Unsupported
     beams = config.num_beams or 1
-    states, bias = states[::beams], as_bias(None if mask is None else mask[::beams], states.dtype)
+    mask = None if mask is None else mask[::beams]
+    samples = 1 if source is None else len(input_ids) // beams // len(source)  # of each sentence, with a row for each
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
-    is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
+    is_known = all(map(_is_known, [*criteria, *processors]))
+    is_plain = is_known and not _is_distributed()
     with ExitStack() as contexts:
         contexts.enter_context(torch.inference_mode() if is_plain else nullcontext())
-        is_known = all(map(_is_known, [*criteria, *processors]))
-        decoder = recorded_decoder(model, states, bias, beams) if is_known else None
-        decoder = Decoder(model, states, bias, beams) if decoder is None else decoder
+        decoder = None
+        if source is not None and is_known:
+            decoder = recorded_decoder(model, source.repeat_interleave(samples, dim=0), mask, beams)
+        if decoder is None:
+            if source is None:
+                states = states[::beams]
+            else:
+                states = encode(model, source, mask[::samples]).repeat_interleave(samples, dim=0)
+            decoder = Decoder(model, states, as_bias(mask, states.dtype), beams)
         contexts.enter_context(closing(decoder))
         contexts.enter_context(fast_products(modules, len(input_ids), binds=is_plain))
         if beams > 1:

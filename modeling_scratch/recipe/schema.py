@@ -17,7 +17,7 @@ from pydantic import (
 )
 from transformers.activations import ACT2FN
 
-from ..metrics import METRICS
+from ..metrics import CANONICAL, METRICS, asked_for, check_beams
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig
 from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 
@@ -347,9 +347,11 @@ class OptimizationSection(Section):
 if TYPE_CHECKING:
     _Metric: TypeAlias = str
     _Score: TypeAlias = str
+    _Canonical: TypeAlias = str
 else:
     _Score = Literal[*(key for key, metric in METRICS.items() if metric.compute)]
     _Metric = Literal["loss", *get_args(_Score)]
+    _Canonical = Literal[*CANONICAL]
 
 
 class EvaluationSection(Section):
@@ -369,6 +371,11 @@ class EvaluationSection(Section):
     also: list[_Score] = Field(
         [], description="further scores of the final model: TER, and BLEU in protocols that papers use"
     )
+    canonical: _Canonical | None = Field(
+        None,
+        description="compare whole outputs (exact match, WER, top-k accuracy) in this form; smiles: RDKit's canonical "
+        "SMILES",
+    )
     alignments: bool = Field(
         False,
         description="choose the final model's alignment_heads, and score its word alignments; for data with gold "
@@ -385,6 +392,17 @@ class EvaluationSection(Section):
     def batch_limits(self) -> dict[str, int]:
         """The most sentences and the most source tokens that a process translates at once."""
         return {"batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
+
+    def scored(self, final: bool) -> list[str]:
+        """The metrics of final weights, or of every evaluation."""
+        return asked_for(final, self.metric, self.also, self.metrics)
+
+    @model_validator(mode="after")
+    def _has_beams_for_its_metrics(self):
+        only_final = "to score only the final model, move it to evaluation.also; otherwise set "
+        check_beams(self.scored(final=False), self.validation_beams, f"{only_final}evaluation.validation_beams")
+        check_beams(self.scored(final=True), self.num_beams, "set evaluation.num_beams")
+        return self
 
 
 class CheckpointSection(Section):

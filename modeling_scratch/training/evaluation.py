@@ -23,12 +23,13 @@ from ..errors import Stopped, as_user_error
 from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Batch, Translations, Translator, best_texts
-from ..metrics import METRICS, can_tell, rank, score
+from ..metrics import METRICS, can_tell, check_beams, rank, score
+from ..model.batched_generation import setting_of
 from ..model.recorded_decoding import drop_recordings
 from ..recipe.schema import EvaluationSection, Recipe
 from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
-from .inputs import Inputs, gold_links_of
+from .inputs import Inputs, check_metrics, gold_links_of
 from .processes import advising_on_memory, main_first, on_main
 from .sharding import is_sharded
 from .stopping import StopDecoding, StopRequest
@@ -223,26 +224,26 @@ def translate_and_score(
         options: of `translate_on_processes`, which raises the same errors.
 
     Returns:
-        The translations; and their number, `sentences`, with their scores as `metrics.score` names them.
+        The best translations; and their number, `sentences`, with their scores as `metrics.score` names them.
+
+    Raises:
+        UserError: a metric scores more outputs of each source than there are beams.
     """
     sources, references = texts(pairs)
-    section = recipe.evaluation
+    section, keys = recipe.evaluation, recipe.evaluation.scored(final)
+    check_metrics(recipe)
+    beams = setting_of(model, options, "num_beams") or 1
+    check_beams(keys, beams, "set evaluation.num_beams")
+    if any(METRICS[key].top for key in keys):
+        options["num_return_sequences"] = beams
     options |= section.batch_limits() | {"accelerator": accelerator}
     with explained:
         translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
-    score_them = partial(
-        score,
-        sources,
-        translations,
-        references,
-        final,
-        chosen=section.metric,
-        also=section.also,
-        language=recipe.data.names[1],
-        metrics=section.metrics,
-    )
+    outputs = [[each.text for each in row] for row in translations]
+    language, form = recipe.data.names[1], section.canonical
+    score_them = partial(score, sources, outputs, references, final, language=language, metrics=keys, canonical=form)
     scores = on_main(accelerator, score_them)
-    return translations, {"sentences": len(sources), **scores}
+    return best_texts(translations), {"sentences": len(sources), **scores}
 
 
 def alignment_scores(
@@ -294,7 +295,7 @@ def evaluating(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
 
 def translate_on_processes(
     translator: Translator, sentences: list[str], accelerator: Accelerator, stop: StopRequest | None = None, **options
-) -> list[str]:
+) -> Translations:
     """
     Translate sentences on all processes, which call this together. They share the batches, which do not depend on the
     number of processes, so neither do the translations.
@@ -305,7 +306,7 @@ def translate_on_processes(
         options: of `Translator.translate`.
 
     Returns:
-        The best translation of each sentence, in order, on every process.
+        The translations of each sentence, best first, in order, on every process.
 
     Raises:
         ValueError: a sentence exceeds learned positions.
@@ -329,4 +330,4 @@ def translate_on_processes(
         found = sorted(gather_object(found) if processes > 1 else found, key=itemgetter(0))
         return [translations for _, translations in found[: len(batches)]]
 
-    return best_texts(translator.translate(sentences, map_batches=share, **options))
+    return translator.translate(sentences, map_batches=share, **options)

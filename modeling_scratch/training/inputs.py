@@ -21,6 +21,7 @@ from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stre
 from ..data.tokenizer import PairTokenizer, adopt_tokenizer, sample_sentences, texts, tokenize_pairs, train_tokenizer
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
+from ..metrics import preparation_of
 from ..model.batched_generation import tokenize
 from ..model.configuration_scratch import ScratchConfig, pipelines_for, task_of
 from ..model.modeling_scratch import ScratchForConditionalGeneration
@@ -154,6 +155,7 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
     """
     check_files(recipe.data)
     check_alignments(recipe)
+    check_metrics(recipe)
     _check_workers(recipe.data.num_workers)
     check_positions(recipe, config)
     _check_memory(config, accelerator)
@@ -167,6 +169,12 @@ def check_alignments(recipe: Recipe) -> None:
             f"evaluation.alignments: {source.name if source else 'held-out validation pairs'}: no gold links say which "
             "words translate each other, as in the embedded corpus; set evaluation.alignments=false"
         )
+
+
+def check_metrics(recipe: Recipe) -> None:
+    """Raise ModuleNotFoundError if a library that prepares texts for the recipe's metrics is not installed."""
+    for key in recipe.evaluation.scored(final=True):
+        preparation_of(key, recipe.data.names[1], recipe.evaluation.canonical)
 
 
 def gold_links_of(recipe: Recipe, split: str) -> list[Links] | None:

@@ -44,6 +44,10 @@ class TrainingStep:
         self, accelerator: Accelerator, model: PreTrainedModel, optimization: OptimizationSection, graphs: bool = False
     ):
         self.accelerator, self.optimization = accelerator, optimization
+        # Weights from a file lie anywhere in memory, and how products round can depend on that: without a copy, a
+        # resumed run would differ from an uninterrupted one on some processors.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
         device, dtype = accelerator.device, torch.get_default_dtype()
         self.loss_sums = torch.zeros(2, device=device, dtype=dtype)  # of loss and cross-entropy
         self.gradient_norm = torch.zeros((), device=device, dtype=dtype)

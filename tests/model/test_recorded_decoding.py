@@ -22,6 +22,8 @@ from modeling_scratch.model.recorded_decoding import RecordedDecoder, _Recording
 
 pytest_plugins = ["search_fixtures"]
 
+ONE = {"input_ids": torch.tensor([[5, 6, 2]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+
 
 @pytest.fixture
 def recorded(monkeypatch):
@@ -198,7 +200,7 @@ def test_autocast_is_part_of_a_recording(search, at_once):
 
 def test_recordings_do_not_keep_a_model(make_model, at_once):
     model = make_model()
-    model.generate(input_ids=torch.tensor([[5, 6, 2]]), max_new_tokens=3)
+    model.generate(**ONE, max_new_tokens=3)
     assert at_once
     model = weakref.ref(model)
     gc.collect()
@@ -288,15 +290,41 @@ def test_a_shape_that_cannot_be_recorded_is_not_tried_again(search, at_once, mon
 
 
 def test_what_was_not_a_number_does_not_stay(search, at_once):
-    """One sentence of a search whose states are not finite leaves the next search of its row alone."""
+    """A search whose states are not finite leaves the next one alone."""
     model, generate = search
-    expected, inputs = generate(), generate.keywords
-    states = model.get_encoder()(inputs["input_ids"], inputs["attention_mask"])
-    states.last_hidden_state[1] = torch.nan
-    others = {"attention_mask": inputs["attention_mask"], "max_new_tokens": 9, "do_sample": False}
-    model.generate(encoder_outputs=states, **others)
+    expected = generate()
+    embeddings = model.get_input_embeddings().weight.data
+    kept = embeddings.clone()
+    embeddings.fill_(torch.nan)
+    generate()
+    embeddings.copy_(kept)
     at_once.clear()
     assert torch.equal(generate(), expected)
+    assert at_once
+
+
+def test_the_source_is_encoded_in_the_first_step(search, at_once):
+    """And not before. Where it is encoded already, or not given as ids and a mask, the search is not recorded."""
+    model, generate = search
+    expected, inputs = generate(), dict(generate.keywords)
+    calls, forward = [], type(model.get_encoder()).forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(model.get_encoder()), "forward", lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
+        )
+        assert torch.equal(generate(), expected)
+    assert len(calls) == 1
+    ids = inputs.pop("input_ids")
+    at_once.clear()
+    states = model.get_encoder()(ids, inputs["attention_mask"])
+    assert torch.equal(model.generate(encoder_outputs=states, **inputs), expected)
+    assert torch.equal(model.generate(inputs_embeds=model.get_input_embeddings()(ids), **inputs), expected)
+    positions = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+    assert torch.equal(model.generate(ids, position_ids=positions, **inputs), expected)
+    options = {"max_new_tokens": 9, "do_sample": False}
+    assert torch.equal(model.generate(ids, **options), inherited(model, input_ids=ids, **options))
+    assert not at_once
+    assert torch.equal(model.generate(ids, **inputs), expected)
     assert at_once
 
 
@@ -311,9 +339,9 @@ def test_ids_of_any_integer_type(beams, search, at_once):
 
 def test_a_search_may_end_at_the_last_learned_position(make_wide_model, at_once):
     model = make_wide_model(position_embedding_type="learned", max_position_embeddings=8)
-    ids, options = torch.tensor([[5, 6, 2]]), {"max_new_tokens": 50, "do_sample": False, "eos_token_id": None}
+    options = ONE | {"max_new_tokens": 50, "do_sample": False, "eos_token_id": None}
     options["stopping_criteria"] = StoppingCriteriaList([MaxLengthCriteria(9)])
-    assert torch.equal(model.generate(ids, **options), inherited(model, input_ids=ids, **options))
+    assert torch.equal(model.generate(**options), inherited(model, **options))
     assert at_once
 
 
@@ -333,22 +361,22 @@ def test_compiled_layers_and_accelerate_s_functions_are_not_recorded(search, at_
 
 
 def test_a_head_of_another_size_than_the_config(make_wide_model, at_once):
-    model, ids = make_wide_model(tie_word_embeddings=False), torch.tensor([[5, 6, 2]])
+    model = make_wide_model(tie_word_embeddings=False)
     model.lm_head = nn.Linear(model.config.d_model, 50).double()
-    options = {"max_new_tokens": 4, "do_sample": False}
-    assert torch.equal(model.generate(ids, **options), inherited(model, input_ids=ids, **options))
+    options = ONE | {"max_new_tokens": 4, "do_sample": False}
+    assert torch.equal(model.generate(**options), inherited(model, **options))
     assert at_once
 
 
 def test_an_embedding_that_both_sides_share_is_watched(make_wide_model, at_once):
-    model, ids = make_wide_model(tie_word_embeddings=False), torch.tensor([[5, 6, 2]])
+    model = make_wide_model(tie_word_embeddings=False)
     model.set_input_embeddings(model.get_input_embeddings())
     assert model.get_decoder().embed_tokens is model.get_encoder().embed_tokens
-    model.generate(ids, max_new_tokens=3)
+    model.generate(**ONE, max_new_tokens=3)
     assert at_once
     at_once.clear()
     model.get_decoder().embed_tokens.register_forward_hook(lambda module, inputs, states: -states)
-    model.generate(ids, max_new_tokens=3)
+    model.generate(**ONE, max_new_tokens=3)
     assert not at_once
 
 

@@ -14,7 +14,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
@@ -59,7 +59,8 @@ def test_evaluation_translates_in_float32_on_a_cpu_and_in_training_precision_on_
         return output
 
     monkeypatch.setattr(ScratchDecoder, "forward", watched)
-    assert translate_on_processes(Translator(model, *translator[1:]), SENTENCES, accelerator) == expected
+    found = translate_on_processes(Translator(model, *translator[1:]), SENTENCES, accelerator)
+    assert best_texts(found) == expected
     assert seen == {(autocast, SearchCache)}
     assert model.forward is prepared
 
@@ -71,6 +72,37 @@ def test_scratch_evaluate_follows_overrides(trained, tmp_path, capsys):
         scores.append(float(re.search(r"chrF ([0-9.]+)", capsys.readouterr().out)[1]))
     whole, one_token, smaller_batches = scores
     assert one_token < whole == smaller_batches
+
+
+def test_scratch_evaluate_scores_several_outputs_of_the_beam(trained, tmp_path, capsys):
+    """Against the outputs of `generate`; the references are outputs of other ranks."""
+    run, sentences = widened(trained, tmp_path / "run"), SENTENCES[:6]
+    translator = Translator.load([str(run)])
+    found = translator.translate(sentences, num_beams=5, num_return_sequences=5, max_new_tokens=8)
+    ranks = [0, 1, 2, 3, 4, None]
+    references = [row[rank].text if rank is not None else "?" for row, rank in zip(found, ranks, strict=True)]
+    for name, lines in (("en", sentences), ("de", references)):
+        (tmp_path / f"test.{name}").write_text("".join(f"{line}\n" for line in lines))
+    keys = [f"data.test_files={tmp_path / 'test'}", "evaluation.metrics=[exact_match, top_1]"]
+    keys += ["evaluation.metric=loss", "evaluation.also=[top_3, top_5]", "evaluation.max_new_tokens=8"]
+    evaluate.main(str(run), [*keys, "evaluation.num_beams=5"])
+    shares = re.findall(r"(?:match|accuracy) ([0-9.]+) ±", capsys.readouterr().out)
+    assert list(map(float, shares)) == pytest.approx([100 / 6, 100 / 6, 300 / 6, 500 / 6], abs=0.01)
+
+
+def test_metrics_of_several_outputs_need_as_many_beams(trained, tmp_path, capsys):
+    """In a recipe, and of a model that was saved with fewer beams than a recipe has."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text((trained / "recipe.yaml").read_text().replace("num_beams: 2", "num_beams: 9"))
+    for keys, said in (
+        (["evaluation.metric=top_3"], "top_3 scores 3 .* has 1: .*evaluation.validation_beams=3"),
+        (["evaluation.also=[top_10]"], "top_10 scores 10 .* has 9: set evaluation.num_beams=10"),
+        (["evaluation.also=[top_3]"], "top_3 scores 3 .* has 2: set evaluation.num_beams=3"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            evaluate.main(str(trained), keys, config=str(recipe))
+        assert stopped.value.code == 2
+        assert re.search(said, capsys.readouterr().err)
 
 
 def test_scratch_evaluate_scores_the_test_sets_that_there_are(trained, capsys):

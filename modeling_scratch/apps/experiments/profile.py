@@ -51,11 +51,11 @@ def profile_updates(recipe: Recipe, accelerator: Accelerator, path: Path) -> Ite
     inputs = prepare_inputs(recipe, accelerator)
     total = total_updates(recipe.optimization, inputs.batches)
     updates = [update for update, _ in updates_to_measure(inputs, recipe, accelerator, total)]
-    began = time.perf_counter()
     with profile(activities=activities) as profiler:
+        began = time.perf_counter()
         for update in updates:
             update()
-    seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began
     if accelerator.is_main_process:
         with new_output(path) as file, temporary_folder() as folder:
             exported = folder / f"trace{path.suffix}"  # compressed if this is .gz
