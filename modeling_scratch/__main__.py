@@ -8,11 +8,11 @@ from typer.core import TyperGroup
 
 # Modules of this package's `commands`, and their descriptions in `scratch --help`.
 COMMANDS = {
-    "train": "Train a translator from a recipe; resume a run.",
+    "train": "Train a model from a recipe; resume a run.",
     "evaluate": "Score a model on the data of a recipe.",
     "compare": "Compare the scores of runs, with intervals and significance.",
     "improve": "Train a better model of the same size from a run's own pairs.",
-    "translate": "Translate lines, texts and documents.",
+    "translate": "Run a model on lines, texts and documents.",
     "serve": "Serve a web page and LibreTranslate's API.",
     "upload": "Check a model folder and push it to the Hub as one commit.",
     "convert": "Convert from and to Marian and PyTorch, and to CTranslate2.",
@@ -34,7 +34,7 @@ class _Commands(TyperGroup):
         return name, typer.main.get_command(app), rest
 
 
-_HELP = "Train a Transformer on sentence pairs, score it, translate with it and share it."
+_HELP = "Train a Transformer on pairs of sequences, such as translations; score it, run it and share it."
 app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 for _name, _help in COMMANDS.items():
     app.command(_name, help=_help)(lambda: None)  # a placeholder, which `resolve_command` replaces

@@ -158,7 +158,12 @@ def load_translator(name: str, **options) -> PreTrainedModel:
 def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The source and target language codes that a saved tokenizer names, such as en and pt-BR; [] if it names none."""
     codes = [str(tokenizer.init_kwargs.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
-    return codes if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) for code in codes) else []
+    return codes if all(map(is_tag, codes)) else []
+
+
+def is_tag(code: str) -> bool:
+    """Whether a text has the form of a language tag, such as en or pt-BR."""
+    return re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) is not None
 
 
 def has_whole_symbols(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -8,9 +8,9 @@ downloads the releases.
 
 Prints a table of what gives the same results as the installed release: loading with `trust_remote_code`, logits (within
 1e-6), greedy search, beam search with 5 beams, our own search loops, the inherited ones, n-best lists with scores, and
-`pipeline("translation")`. The Hub is a server on 127.0.0.1. `renamed` is the installed release with every private
-method of GenerationMixin renamed, as a later release might do. Each release gets its own environment, with the PyTorch
-installed here.
+`pipeline` with the model's task, translation or text2text-generation. The Hub is a server on 127.0.0.1. `renamed` is
+the installed release with every private method of GenerationMixin renamed, as a later release might do. Each release
+gets its own environment, with the PyTorch installed here.
 """
 
 import argparse
@@ -60,9 +60,10 @@ def probe(name):
     output = model.generate(**inputs, max_new_tokens=20, return_dict_in_generate=True, output_attentions=True)
     assert type(output).__name__ != "SearchOutput", "our own search does not return attentions"
     yield "inherited", target.batch_decode(output.sequences, skip_special_tokens=True)
-    translator = pipeline("translation", model=name, **trusted)
-    yield "n-best", translator(sentences, num_beams=4, num_return_sequences=3, max_new_tokens=20)
-    yield "pipeline", translator(sentences, max_new_tokens=20)
+    task = next(iter(model.config.custom_pipelines))
+    piped = pipeline(task, model=name, **trusted)
+    yield "n-best", piped(sentences, num_beams=4, num_return_sequences=3, max_new_tokens=20)
+    yield "pipeline", [task, piped(sentences, max_new_tokens=20)]
 found = {}
 for name in names:
     found[name] = {}
@@ -155,6 +156,7 @@ def make_models(folder: Path) -> dict[str, Path]:
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
     from modeling_scratch.data.tokenizer import train_tokenizer
     from modeling_scratch.loading import save_tokenizers
+    from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 
     source = train_tokenizer(iter([SENTENCES * 3]), 300)
     target = train_tokenizer(iter([[sentence.swapcase() for sentence in SENTENCES] * 3]), 290)
@@ -163,6 +165,7 @@ def make_models(folder: Path) -> dict[str, Path]:
     two = {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
     choices = {
         "default": {},
+        "text2text": {"custom_pipelines": pipelines_for(TEXT2TEXT)},
         "post": {"norm_position": "post", "final_norm": "decoder", "position_embedding_type": "learned"},
         "modern": two | {"position_embedding_type": "rotary", "norm_type": "rms_norm", "gated_ffn": True},
         "alibi": {"position_embedding_type": "alibi", "share_layers": True, "lm_head_bias": True},

@@ -109,7 +109,7 @@ def _message_for_user(error: Exception) -> str | None:
         return explained_import(error)
     if is_lack_of_memory(error):
         return (
-            "out of memory: use a smaller model or smaller batches (for translating: --batch-tokens, "
+            "out of memory: use a smaller model or smaller batches (--batch-tokens, "
             "evaluation.batch_tokens, fewer beams or --workers)"
         )
     # An OSError without an errno comes from a library. Safetensors is written in Rust, and its errors have none.

@@ -18,13 +18,13 @@ def main(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]... [KEY=VALUE]...",
-            help="more models, to translate together with it; recipe keys to change",
+            help="more models, for an ensemble with it; recipe keys to change",
         ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(help="the recipe whose data to score on (default: the run's own)")
     ] = None,
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what is translated")] = "test",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what to score it on")] = "test",
     debug: Debug = False,
 ) -> None:
     """

@@ -26,8 +26,8 @@ def web_command(
     debug: Debug = False,
 ) -> None:
     """
-    Write a page that translates in the browser, on the reader's device. A folder is for any static server; a file that
-    ends in .html contains everything, and browsers open it from disk.
+    Write a page that runs the model in the browser, on the reader's device. A folder is for any static server; a file
+    that ends in .html contains everything, and browsers open it from disk.
     """
     log_to_terminal()
     with one_line_errors(debug):
@@ -50,7 +50,7 @@ def transformersjs_command(
 ) -> None:
     """
     Write a folder that transformers.js loads, with 32-bit and with 8-bit weights. Its README.md shows the JavaScript to
-    translate with it.
+    run it.
     """
     log_to_terminal()
     with one_line_errors(debug):

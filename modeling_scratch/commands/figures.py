@@ -47,13 +47,13 @@ def positions(
 @app.command()
 def attention(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
-    sentence: Annotated[str, typer.Argument(help="the sentence to translate")],
+    sentence: Annotated[str, typer.Argument(help="a sentence or other input")],
     layer: Annotated[str, typer.Option(help="'last', 'all', or a number, counted from 1")] = "last",
     beams: Annotated[int | None, typer.Option(min=1, max=1000, help="default: as the model was saved")] = None,
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path("attention"),
     debug: Debug = False,
 ) -> None:
-    """Translate a sentence and draw what each head attends to: in the encoder, the decoder and cross-attention."""
+    """Run a model on a sentence and draw what each head attends to: in encoder, decoder and cross-attention."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         from ..apps.figures.attention_maps import attention_maps, parse_layer, save_attention

@@ -1,4 +1,4 @@
-"""`scratch serve`: run an HTTP translation service with LibreTranslate's API and a web page."""
+"""`scratch serve`: run an HTTP service with LibreTranslate's API and a web page."""
 
 import logging
 import socket
@@ -20,16 +20,17 @@ def main(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="a model folder or Hub name for each direction; en:de=FOLDER if it does not name its languages"
+            help="a model folder or Hub name for each direction; en:de=FOLDER if it does not name its languages, or to "
+            "name the sides of a model without languages"
         ),
     ],
     host: Annotated[str, typer.Option(help="an address of this machine; 0.0.0.0: all of them")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 5000,
-    engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what translates")] = "torch",
+    engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what runs the models")] = "torch",
     dtype: Dtype = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, max=256, help="processes that translate; 0: the service's own; default: one per core"),
+        typer.Option(min=0, max=256, help="processes that run the models; 0: the service's own; default: one per core"),
     ] = None,
     api_key: Annotated[
         str | None,
@@ -47,8 +48,9 @@ def main(
     debug: Debug = False,
 ) -> None:
     """
-    Translate for others until Ctrl-C: a page at /, and LibreTranslate's interface, so that its clients work. Requests
-    that come together are translated together. Text is cut into sentences, and keeps its line breaks.
+    Serve models until Ctrl-C: a page at /, and LibreTranslate's interface, so that its clients work. Requests that come
+    together share batches. Text is cut into sentences, or into lines where the model has no languages, and keeps its
+    line breaks.
     """
     log_to_terminal()
     with one_line_errors(debug), as_user_error(kinds=ValueError):

@@ -1,4 +1,4 @@
-"""`scratch train`: train a translator from a recipe, resume a run, or describe what a run would do."""
+"""`scratch train`: train a model from a recipe, resume a run, or describe what a run would do."""
 
 import os
 import shlex
@@ -55,7 +55,7 @@ def main(
     debug: Debug = False,
 ) -> None:
     """
-    Train a translator. For example: scratch train --config multi30k-en-de seed=1
+    Train a model. For example: scratch train --config multi30k-en-de seed=1
 
     `scratch recipes` lists the recipes that come with this package; their models are in configuration/models. The keys
     of a recipe, each with its meaning and default, are in modeling_scratch/recipe/schema.py; --dry-run prints a recipe
@@ -134,11 +134,14 @@ def _train_or_describe(
             print(push_run(recipe).describe())
 
 
+_SAMPLE = ("source", "reference", "output")  # what the fields of a sample are called
+
+
 def describe_result(result: dict[str, Any]) -> list[str]:
     """The lines that report a finished run, and what to run next."""
     lines = []
     for sample in result["samples"]:
-        lines += ["", *(f"  {field:<11}  {text}" for field, text in sample.items())]
+        lines += ["", *(f"  {name:<9}  {text}" for name, text in zip(_SAMPLE, sample.values(), strict=True))]
     step, minutes, rate = result["step"], result["seconds"] / 60, result["target_tokens"] / result["seconds"]
     lines.append(f"\n{step:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second")
     for split, scores in result["scores"].items():
@@ -148,6 +151,6 @@ def describe_result(result: dict[str, Any]) -> list[str]:
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
     return [
         *lines,
-        f"The model is in {result['folder']}. Next, try a sentence of your own:",
+        f"The model is in {result['folder']}. Next, try a text of your own:",
         f"  echo {shlex.quote(result['samples'][0]['source'])} | {command}",
     ]

@@ -1,4 +1,4 @@
-"""`scratch translate`: translate text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
+"""`scratch translate`: run a model on text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
 import os
@@ -33,9 +33,7 @@ def quiet_broken_pipe() -> Iterator[None]:
         sys.exit(BROKEN_PIPE)
 
 
-_Others = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, to translate together with it")
-]
+_Others = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, for an ensemble with it")]
 _Output = Annotated[
     str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
 ]
@@ -50,7 +48,8 @@ _Workers = Annotated[
     ),
 ]
 _KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="write an empty line, with a warning, for a line that cannot be translated")
+    bool,
+    typer.Option("--keep-going", help="write an empty line, with a warning, for a line that is too long or not UTF-8"),
 ]
 _Format = Annotated[
     Literal["lines", *FORMATS] | None,
@@ -67,7 +66,7 @@ def main(
     length_penalty: Annotated[float | None, typer.Option(help="default: as the model was saved")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     n_best: _NBest = None,
-    scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each translation")] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each output")] = False,
     alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
     batch_tokens: _BatchTokens = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
@@ -81,22 +80,22 @@ def main(
     debug: Debug = False,
 ) -> None:
     """
-    Translate text line by line. For each line of input, even an empty one, one line is written as soon as it is
-    translated. A line without a letter or a digit stays unchanged.
+    Run a model on text, line by line: a translator translates. For each line of input, even an empty one, one line is
+    written as soon as it is ready. A line without a letter or a digit stays unchanged, unless tokens are whole symbols.
 
     With --n-best N, up to N rows are written for each line, best first: line number and rank, both from 1, score and
     text, separated by tabs. Their texts differ; an empty line has one row, without text. A score is the natural
-    logarithm of the translation's probability under the model, the end token included; beam search ranks by score /
+    logarithm of the text's probability under the model, the end token included; beam search ranks by score /
     tokens^length_penalty. With --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both
     from 0: 0-0 1-2 2-1.
 
-    Models with the same tokenizers translate as an ensemble, by the mean of their probabilities; the first one aligns.
+    Models with the same tokenizers run as an ensemble, by the mean of their probabilities; the first one aligns.
 
-    Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
-    translated; with --keep-going it is left empty. A translation that reaches the maximum length is a warning.
+    Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is written;
+    with --keep-going it is left empty. An output that reaches the maximum length is a warning.
 
-    A document (--format) is translated sentence by sentence. Everything else in it stays; with --keep-going, so does a
-    sentence that cannot be translated.
+    A document (--format) is cut into sentences, or, if the model has no languages, into lines and paragraphs.
+    Everything else in it stays; with --keep-going, so does a sentence that is too long.
     """
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
@@ -139,23 +138,28 @@ def main(
                     _ = translator.aligner
             if format in FORMATS:
                 from ..apps.documents.translation import translated_document
+                from ..model.configuration_scratch import TRANSLATION, task_of
 
-                languages = _languages(translator.source_tokenizer.init_kwargs, format, language)
+                is_translator = task_of(translator.model.config) == TRANSLATION
+                languages = _languages(translator.source_tokenizer.init_kwargs, format, language, is_translator)
                 file.write(translated_document(path, format, languages, translator, settings, keep_going, quiet))
             else:
                 columns = (n_best is not None, scores, alignments)
                 translate_lines(path, file, translator, settings, *columns, keep_going, quiet, max(1, 2 * count))
 
 
-def _languages(named: dict[str, Any], format: str, language: str | None) -> tuple[str, str | None]:
+def _languages(
+    named: dict[str, Any], format: str, language: str | None, is_translator: bool = True
+) -> tuple[str | None, str | None]:
     """
-    The source language (default: the tokenizer's) and the target language. Raises UserError if the source is unknown.
+    The source language (default: the tokenizer's) and the target language. Raises UserError if a translator's source is
+    unknown.
 
     Args:
         named: the settings that the tokenizer was saved with.
     """
     source = language or named.get("source_lang")
-    if source is None:
+    if source is None and is_translator:
         raise UserError(f"--format {format}: the model does not name its source language; add --language, such as en")
     return source, named.get("target_lang")
 
@@ -178,4 +182,4 @@ def _check_options(
     if language is not None and format not in FORMATS:
         raise UserError("--language is for documents: add --format, such as --format text")
     if format is None and input is not None and (kind := ENDINGS.get(Path(input).suffix.lower())):
-        logger.warning(f"{input} is translated line by line; to keep its structure, add --format {kind}")
+        logger.warning(f"{input} is read line by line; to keep its structure, add --format {kind}")

@@ -34,7 +34,7 @@ def main(
         bool, typer.Option("--overwrite", help="replace files or a card that others have pushed or edited")
     ] = False,
     space: Annotated[
-        bool, typer.Option("--space", help="also push a page that translates, as a static Space of the same name")
+        bool, typer.Option("--space", help="also push a page that runs it, as a static Space of the same name")
     ] = False,
     timeout: Annotated[float, typer.Option(help="seconds to wait for each response of the Hub")] = SECONDS_TO_ANSWER,
     deadline: Annotated[float, typer.Option(help="seconds that the whole upload may take")] = SECONDS_TO_PUSH,

@@ -339,12 +339,15 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
         language, column = data.names[side == TARGET], getattr(data, f"{side}_column")
         if column is None and languages:
             if language not in languages:
-                raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}")
+                advice = "" if data.languages else " (set data.source_language and data.target_language)"
+                raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}{advice}")
             columns[side] = ("translation", language)
             continue
         name = column or language
         if name not in names:
             advice = f"set data.{side}_column"
+            if column is None and data.languages is None:
+                advice += ", or data.source_language and data.target_language"
             if isinstance(name, str) and where.lower().endswith((".csv", ".tsv")):
                 advice += (
                     "; if these are not names, the file has no header: set data.source_column and data.target_column "
@@ -428,10 +431,10 @@ def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ..
     if len(names) == 1:
         if data.names[0] == data.names[1]:
             raise UserError(f"{key}: source and target are the same file, {names[0]}.{data.names[0]}")
-        found = [_with_language(names[0], language, key) for language in data.names]
+        found = [_with_ending(names[0], name, data, key) for name in data.names]
         for one, other in (found, found[::-1]):
             if alone := one.keys() - other.keys():
-                raise UserError(f"{key}: {one[min(alone)]} has no counterpart in the other language")
+                raise UserError(f"{key}: {one[min(alone)]} has no counterpart with the other ending")
         return list(zip(*(side.values() for side in found), strict=True))
     if len(names) != 2:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
@@ -460,10 +463,10 @@ def _matching(pattern: str, key: str) -> list[str]:
         return sorted(glob("*".join(map(escape, pattern.split("*"))), recursive=True))
 
 
-def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
-    """The files of one language, by their names without its ending, sorted."""
+def _with_ending(prefix: str, side: str, data: DataSection, key: str) -> dict[str, Path]:
+    """The files of one side, which end in its language or else its name, by their names without the ending, sorted."""
     found: dict[str, Path] = {}
-    for ending in (f".{language}.gz", f".{language}"):
+    for ending in (f".{side}.gz", f".{side}"):
         paths = _matching(f"{prefix}{ending}", key) if "*" in prefix else [f"{prefix}{ending}"]
         found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
     if found:
@@ -471,8 +474,11 @@ def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
     if Path(prefix).is_file():
         check_file(Path(prefix))
         raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
-    name = Path(f"{prefix}.{language}")
-    raise UserError(f"{key}: neither {name} nor {name.name}.gz exists. Name {WHAT_CAN_BE_READ}")
+    name = Path(f"{prefix}.{side}")
+    advice = f"Name {WHAT_CAN_BE_READ}"
+    if data.languages is None:
+        advice = f"For {prefix}.en and {prefix}.de, set data.source_language=en data.target_language=de"
+    raise UserError(f"{key}: neither {name} nor {name.name}.gz exists. {advice}")
 
 
 def check_files(data: DataSection) -> None:

@@ -123,7 +123,7 @@ Entry = tuple[tuple[Path, ...], Columns | None]
 
 class LocalFiles(PairSource):
     """
-    Pairs of text files, in which line i of one translates line i of the other, or tables with a source and a target in
+    Pairs of text files, in which line i of one belongs to line i of the other, or tables with a source and a target in
     every row.
 
     Args:
@@ -195,7 +195,7 @@ def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
         if not any(counts):
             raise UserError(f"{source} and {target} are empty")
         raise UserError(
-            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of "
+            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must belong to line i of "
             "the other"
         )
 

@@ -22,11 +22,21 @@ from ..data.sources import Provenance
 from ..errors import TOKEN, UserError, without_tokens
 from ..languages import language_code
 from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, tells_nothing, title_of
+from ..model.configuration_scratch import task_of
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
 from .card_markdown import escape, hub_link, plural, table
-from .plain_card import METADATA, TAGS, Conversion, ModelFacts, describe_search, limits, make_card, read_facts
+from .plain_card import (
+    METADATA,
+    Conversion,
+    ModelFacts,
+    describe_search,
+    limits,
+    make_card,
+    read_facts,
+    tokenizer_languages,
+)
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
 END = "<!-- modeling_scratch: the next push replaces the text up to here; write your own below this line -->"
@@ -164,7 +174,7 @@ def check_languages(*tags: str) -> None:
 def required_metadata(run: RunRecords | None) -> tuple[str, ...]:
     """
     Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
-    started from another model, the license; for pairs that are not translations, there are no languages.
+    started from another model, the license; for pairs without languages, the languages.
     """
     if run is None:
         return tuple(METADATA)
@@ -233,7 +243,7 @@ def build_card(
     else:
         card = card_of_run(run, repo_id, tags, metadata, author)
     if has_space:
-        link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it translates in your browser."
+        link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it runs in your browser."
         card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)
     return card
 
@@ -270,18 +280,16 @@ def _card_of_model(
 def card_of_run(
     run: RunRecords, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
 ) -> ModelCard:
-    tags = list(languages) or run.tags
+    tags = list(languages) or run.tags or tokenizer_languages(run.folder)
     facts = read_facts(run.folder, tags)
     facts.base_model = run.base_model
     facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
     facts.task = run.recipe.data.task
-    facts.is_translator = len(set(tags)) == 2
     results = _eval_results(run, facts, tags)
     metadata |= {
         "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
         "datasets": [found.hub_name for found in (run.provenance(), *run.mixed()) if found.hub_name] or None,
         "widget": _widget(run) or None,
-        **({} if facts.is_translator else {"pipeline_tag": "text2text-generation", "tags": TAGS}),
         "metrics": list(dict.fromkeys(result.metric_type for result in results)),
         "model_name": repo_id.split("/")[-1],
         "eval_results": results,
@@ -329,7 +337,7 @@ def _duration(seconds: float) -> str:
 
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
-    """Examples for the widget beside the card on the Hub: sentences to try, and their translations."""
+    """Examples for the widget beside the card on the Hub: inputs to try, and their outputs."""
     pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
     plain = [pair for pair in pairs if pair[0] and not any("\n" in text for text in pair)]
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
@@ -350,7 +358,7 @@ def _eval_results(run: RunRecords, facts: ModelFacts, tags: list[str]) -> list[E
             signature = record.get(f"{key}_signature")
             results.append(
                 EvalResult(
-                    task_type="translation" if facts.is_translator else "text2text-generation",
+                    task_type=task_of(facts.config),
                     task_name=f"Translation {'-'.join(tags)}" if facts.is_translator else facts.task or "Sequences",
                     **dataset,
                     dataset_split=split,
@@ -440,7 +448,7 @@ def _samples(run: RunRecords, facts: ModelFacts) -> str:
     rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
     of = next(scored_set(record) for record in run.scored if "samples" in record)
     shown = table([facts.languages[0] if facts.languages else "Source", "Reference", facts.output.capitalize()], rows)
-    return f"The first sentences of `{of}`, not hand-picked:\n\n{shown}"
+    return f"The first pairs of `{of}`, not hand-picked:\n\n{shown}"
 
 
 def _curves(run: RunRecords) -> str:

@@ -61,7 +61,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     compare_results(author, stranger)
     same = "output of random ids; there is no tokenizer"
     if "tokenizer_config.json" in files:
-        same = f"translations of {len(sentences)} sentences"
+        same = f"outputs for {len(sentences)} inputs"
     return [
         f"weights: safetensors, {parameters:,} numbers, all finite, none missing",
         f"a clean process without this project: the same ids, logits (within {TOLERANCE:.0e}) and {same}",
@@ -133,9 +133,7 @@ def check_loading(who: str, observed: dict[str, Any]) -> None:
 
 def compare_results(author: dict[str, Any], stranger: dict[str, Any]) -> None:
     """Raise UserError if a stranger's results differ from the author's."""
-    differing = [
-        name for name in ("input_ids", "translations", "pipeline", "decoded") if author[name] != stranger[name]
-    ]
+    differing = [name for name in ("input_ids", "outputs", "pipeline", "decoded") if author[name] != stranger[name]]
     difference = float("inf")
     if author["logits"].shape == stranger["logits"].shape:
         difference = (author["logits"] - stranger["logits"]).abs().max().item()

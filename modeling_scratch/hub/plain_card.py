@@ -16,7 +16,7 @@ from .. import __version__
 from ..errors import UserError, as_user_error
 from ..files import read_json, reading, write_whole
 from ..languages import language_code, language_codes, language_name
-from ..model.configuration_scratch import ScratchConfig
+from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig, task_of
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import check_fields
 from ..training.folder import WEIGHTS
@@ -24,7 +24,9 @@ from .card_markdown import escape, hub_link, plural, table
 
 PAPER = "https://arxiv.org/abs/1706.03762"
 TAGS = ["scratch", "attention-is-all-you-need"]
-METADATA = {"library_name": "transformers", "pipeline_tag": "translation", "tags": ["translation", *TAGS]}
+METADATA = {"library_name": "transformers", "pipeline_tag": TRANSLATION, "tags": [TRANSLATION, *TAGS]}
+# On the Hub, text2text-generation is a tag within the task text-generation.
+METADATA_OF_OTHERS = METADATA | {"pipeline_tag": "text-generation", "tags": [TEXT2TEXT, *TAGS]}
 METADATA_ORDER = ["language", "language_bcp47", "license", "library_name", "pipeline_tag", "base_model", "datasets"]
 SECTION_ORDER: tuple[str, ...] = ("How to use", "Results", "Samples", "Architecture", "Training")
 SECTION_ORDER += ("Curves", "Limits and intended use", "Citation")
@@ -59,7 +61,7 @@ class ModelFacts:
     pipeline: bool = True  # whether `pipeline` works
     base_model: str | None = None  # a name on the Hub
     sources: list[str] = field(default_factory=list)  # example sentences
-    is_translator: bool = True  # whether source and target are in languages
+    is_translator: bool = True  # whether its task is translation
     task: str | None = None  # what the outputs are, if it is not
 
     @property
@@ -89,7 +91,8 @@ def make_card(
         author: None: unknown (the owner of `repo_id` is named anyway).
         metadata, sections: further metadata and sections, or replacements; an empty section is left out.
     """
-    data = METADATA | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
+    data: dict[str, Any] = METADATA if facts.is_translator else METADATA_OF_OTHERS
+    data = data | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
     what = (facts.direction or "translation") if facts.is_translator else escape(facts.task or "pairs of sequences")
     title = f"{repo_id.split('/')[-1]}: {what}"
     texts = _sections(facts, repo_id) | (sections or {})
@@ -129,7 +132,7 @@ def _summary(facts: ModelFacts) -> str:
 
 
 def usage(facts: ModelFacts, repo_id: str) -> str:
-    """Code that loads the model and translates with it."""
+    """Code that loads the model and runs it."""
     needed = "torch, transformers and sentencepiece" if facts.sentencepiece else "torch and transformers"
     blocks = [
         f"This needs {needed}. `trust_remote_code=True` runs the model's code, which is in this repository: read its "
@@ -146,6 +149,7 @@ def _use(facts: ModelFacts, repo_id: str) -> list[str]:
     one, batch = (json.dumps(each, ensure_ascii=False, indent=4) for each in (sources[0], sources[:2]))
     load = f'AutoTokenizer.from_pretrained("{repo_id}", trust_remote_code=True'
     two = facts.tokenizers == 2
+    task, called = (TRANSLATION, "translator") if facts.is_translator else (TEXT2TEXT, "generator")
     target = f'target_tokenizer = {load}, subfolder="target_tokenizer")\n' if two else ""
     decoder = "target_tokenizer" if two else "tokenizer"
     pipeline = f"""As a pipeline:
@@ -153,11 +157,11 @@ def _use(facts: ModelFacts, repo_id: str) -> list[str]:
 ```python
 from transformers import pipeline
 
-translator = pipeline("translation", model="{repo_id}", trust_remote_code=True)
-print(translator({one}))
+{called} = pipeline("{task}", model="{repo_id}", trust_remote_code=True)
+print({called}({one}))
 
-sentences = {batch}
-print(translator(sentences, num_beams=4))
+texts = {batch}
+print({called}(texts, num_beams=4))
 ```"""
     classes = f"""With the Auto classes{", and a tokenizer for each of the two vocabularies" if two else ""}:
 
@@ -171,14 +175,14 @@ inputs = tokenizer({one}, return_tensors="pt")
 print({decoder}.decode(model.generate(**inputs)[0], skip_special_tokens=True))
 ```
 
-A batch is padded to its longest sentence; the attention mask hides the padding:
+A batch is padded to its longest text; the attention mask hides the padding:
 
 ```python
-sentences = {batch}
-inputs = tokenizer(sentences, padding=True, return_tensors="pt")
+texts = {batch}
+inputs = tokenizer(texts, padding=True, return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```"""
-    return [pipeline, classes] if facts.pipeline and facts.is_translator else [classes]
+    return [pipeline, classes] if facts.pipeline else [classes]
 
 
 def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
@@ -189,7 +193,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}", trust_remote_code=True)
-input_ids = torch.tensor([[4, 5, 6]])  # a sentence, encoded with that tokenizer
+input_ids = torch.tensor([[4, 5, 6]])  # a text, encoded with that tokenizer
 print(model.generate(input_ids=input_ids))
 ```"""
 
@@ -351,7 +355,7 @@ class Conversion:
             raise ValueError("largest_difference is not finite")
 
 
-def _tokenizer_languages(folder: Path) -> list[str]:
+def tokenizer_languages(folder: Path) -> list[str]:
     """Source and target language as OPUS-MT tokenizers name them; empty if this one does not."""
     path = folder / "tokenizer_config.json"
     content = read_json(path) if path.is_file() else {}
@@ -370,7 +374,8 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         UserError: a file is missing or damaged.
     """
     config = read_config(folder)
-    tags = list(tags) or _tokenizer_languages(folder)
+    tags = list(tags) or tokenizer_languages(folder)
+    pipelines = read_json(folder / "config.json").get("custom_pipelines") or {}
     return ModelFacts(
         config,
         read_json(folder / "generation_config.json"),
@@ -379,5 +384,6 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         codes=language_codes(tags),
         tokenizers=sum((folder / part / "tokenizer_config.json").is_file() for part in ("", TARGET_FOLDER)),
         sentencepiece=any(folder.glob("*.spm")),
-        pipeline="translation" in (read_json(folder / "config.json").get("custom_pipelines") or {}),
+        pipeline=not pipelines.keys().isdisjoint([TRANSLATION, TEXT2TEXT]),
+        is_translator=task_of(config) == TRANSLATION,
     )

@@ -1,5 +1,5 @@
 """
-Record the ids, logits and translations that a model folder gives for some sentences. Run as a script, this loads the
+Record the ids, logits and outputs that a model folder gives for some sentences. Run as a script, this loads the
 folder as a stranger would, with the folder's own code: python -P probe.py FOLDER SENTENCES.json OUT.pt
 
 This module imports nothing from this project; run as a script, it also keeps the folder's code from doing so.
@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig,
 TARGET_FOLDER = "target_tokenizer"
 PROJECT = "modeling_scratch"
 PIPED = 4  # sentences
+TASKS = {"text2text-generation": "generated_text", "translation": "translation_text"}  # and the keys of their results
 _REFUSED = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
@@ -31,7 +32,7 @@ def observe(
 
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
-        `translations`, `pipeline` (its translations of some sentences, if the folder has one), `loading` (weights
+        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `loading` (weights
         that were missing or unexpected).
     """
     source = None
@@ -48,23 +49,24 @@ def observe(
     with torch.inference_mode():
         torch.manual_seed(0)  # for models that sample
         ids = model.generate(**inputs)
-        # A fixed target: translations of other lengths would give logits of other shapes.
+        # A fixed target: outputs of other lengths would give logits of other shapes.
         fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % model.config.target_vocab_size
         logits = model(**inputs, decoder_input_ids=fixed).logits
     piped = []
-    if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
+    named = getattr(model.config, "custom_pipelines", None) or {}
+    if source and (task := next((each for each in TASKS if each in named), None)):
         options = {"pipeline_class": pipeline_class, "trust_remote_code": trust_remote_code}
         # Not on a GPU, which may be busy with training. The overloads list the tasks of Transformers alone.
-        translator = pipeline("translation", model=folder, device="cpu", **options)  # type: ignore[call-overload]
+        piping = pipeline(task, model=folder, device="cpu", **options)  # type: ignore[call-overload]
         torch.manual_seed(0)
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]
-        piped = [result["translation_text"] for result in translator(taken[:PIPED])]
+        piped = [result[TASKS[task]] for result in piping(taken[:PIPED])]
     return {
         "input_ids": inputs["input_ids"].tolist(),
         "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True) if source else [],
         "logits": logits.clone(),
-        "translations": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
+        "outputs": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
         "pipeline": piped,
         "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
     }

@@ -194,7 +194,7 @@ def _check_equal(names: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
                 differs = (
                     f"is {value}, but that of {first} is {known[what]}" if is_number else f"is not that of {first}"
                 )
-                raise UserError(f"{name}: its {what} {differs}; models that translate together need the same")
+                raise UserError(f"{name}: its {what} {differs}; the models of an ensemble need the same")
 
 
 def _content(tokenizer: PreTrainedTokenizerBase) -> tuple:

@@ -19,12 +19,20 @@ AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_scratch.ScratchEncoderModel",
 }
 
-# Where `pipeline` finds the class for a task.
-CUSTOM_PIPELINES = {
-    "translation": {"impl": "translation_pipeline.ScratchTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
-}
+# What `pipeline` calls the task of a translator, and that of a model of any other pairs.
+TRANSLATION, TEXT2TEXT = "translation", "text2text-generation"
 
 _ROPE_DEFAULTS = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def pipelines_for(task: str) -> dict[str, dict[str, Any]]:
+    """The `custom_pipelines` of a model: where `pipeline` finds the class for its task."""
+    return {task: {"impl": "translation_pipeline.ScratchTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}}
+
+
+def task_of(config: PreTrainedConfig) -> str:
+    """A model's task, by its `custom_pipelines`: translation, unless they name text2text-generation."""
+    return TEXT2TEXT if TEXT2TEXT in (getattr(config, "custom_pipelines", None) or {}) else TRANSLATION
 
 
 class ScratchConfig(PreTrainedConfig):
@@ -97,8 +105,8 @@ class ScratchConfig(PreTrainedConfig):
         given["rope_parameters"] = _ROPE_DEFAULTS | older | {key: rope[key] for key in rope if key != "type"}
         self._check(given)
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
-        # A copy, because `pipeline` modifies what it finds.
-        kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
+        pipelines = kwargs.get("custom_pipelines") or {}
+        kwargs["custom_pipelines"] = ({} if TEXT2TEXT in pipelines else pipelines_for(TRANSLATION)) | pipelines
         # Set before and after: some releases read the fields while initializing, and some change them.
         vars(self).update(given)
         super().__init__(**{"is_encoder_decoder": True} | kwargs)

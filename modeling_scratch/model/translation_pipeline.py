@@ -1,6 +1,6 @@
 """
-A translation pipeline, which Transformers 5 no longer has: pipeline("translation", model=NAME, trust_remote_code=True)
-finds this file through `custom_pipelines` in a checkpoint's config.json.
+Pipelines that Transformers 5 no longer has: pipeline("translation", model=NAME, trust_remote_code=True), and for models
+of other pairs "text2text-generation", find this file through `custom_pipelines` in a checkpoint's config.json.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
+from .configuration_scratch import TEXT2TEXT, task_of
 
 TARGET_FOLDER = "target_tokenizer"
 
@@ -83,10 +84,18 @@ class ScratchTranslationPipeline(Pipeline):
     `pipeline("translation", model=..., pipeline_class=ScratchTranslationPipeline)` runs the installed code. For a model
     in memory, use `ScratchTranslationPipeline(model=model, tokenizer=tokenizer)`.
 
+    A model of pairs that are not translations has the task "text2text-generation" and results in "generated_text":
+
+    ```python
+    generator = pipeline("text2text-generation", model="runs/dates", trust_remote_code=True)
+    generator("June 12th, 1918")  # [{"generated_text": "1918-06-12"}]
+    ```
+
     Args:
         model: a ScratchForConditionalGeneration.
         tokenizer: the source's.
         target_tokenizer: None: the source's; with two vocabularies, the one stored with the model (same revision).
+        task: None: the one that the model's config names.
         batch_size: sentences per batch; None: as many as `batch_tokens` allows.
         batch_tokens: source tokens per batch including padding, if `batch_size` is not given; None: 4096.
         return_scores: add each translation's "score", the natural logarithm of its probability under the model, the end
@@ -112,7 +121,7 @@ class ScratchTranslationPipeline(Pipeline):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None = None,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
-        task: str = "translation",
+        task: str | None = None,
         batch_size: int | None = None,
         **kwargs,
     ):
@@ -128,7 +137,12 @@ class ScratchTranslationPipeline(Pipeline):
         for each in (getattr(model.config, "custom_pipelines", None) or {}).values():
             if "pt" in each:
                 each["pt"] = [getattr(name, "__name__", name) for name in each["pt"]]
-        super().__init__(model=model, tokenizer=tokenizer, task=task, **kwargs)
+        super().__init__(model=model, tokenizer=tokenizer, task=task or task_of(model.config), **kwargs)
+
+    @property
+    def _key(self) -> str:
+        """The key of a text in the results."""
+        return "generated_text" if self.task == TEXT2TEXT else "translation_text"
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> None:
         """
@@ -167,10 +181,10 @@ class ScratchTranslationPipeline(Pipeline):
             progress: called after each batch with its number of sentences.
 
         Returns:
-            For one sentence, a list of its translations, {"translation_text": ..., "score": ...}, best first. For a
-            list, a list of such lists, or of the dicts if there is one translation per sentence. For any other
-            iterable, an iterator over such lists, which reads at most 1,024 sentences ahead (with `batch_size`, at
-            most 16 batches).
+            For one sentence, a list of its translations, {"translation_text": ..., "score": ...}, best first
+            ("generated_text" in text2text-generation). For a list, a list of such lists, or of the dicts if there is
+            one translation per sentence. For any other iterable, an iterator over such lists, which reads at most 1,024
+            sentences ahead (with `batch_size`, at most 16 batches).
 
         Raises:
             ValueError: an input is not a string, or has more tokens than the model takes; a setting is not valid.
@@ -228,7 +242,7 @@ class ScratchTranslationPipeline(Pipeline):
     ) -> list[list[dict[str, Any]]]:
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first)
-        empty = {"translation_text": ""} | ({"score": 0.0} if forward["return_scores"] else {})
+        empty = {self._key: ""} | ({"score": 0.0} if forward["return_scores"] else {})
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
         if progress and not all(ids):
             progress(sum(not row for row in ids))
@@ -252,7 +266,7 @@ class ScratchTranslationPipeline(Pipeline):
         """The translations of each sentence in a batch, best first."""
         sequences, scores = outputs["sequences"], outputs["scores"]
         texts = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
-        results = [{"translation_text": text} for text in texts]
+        results = [{self._key: text} for text in texts]
         if scores is not None:
             for result, score in zip(results, scores.flatten().tolist(), strict=True):
                 result["score"] = score

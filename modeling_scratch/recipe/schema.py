@@ -18,7 +18,7 @@ from pydantic import (
 from transformers.activations import ACT2FN
 
 from ..metrics import CANONICAL, METRICS, asked_for, check_beams
-from ..model.configuration_scratch import ScratchConfig
+from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig
 from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -160,9 +160,11 @@ class DataSection(Section):
         None, description="what the outputs are, in a few words for people, where pairs are not translations"
     )
     source_language: str | None = Field(
-        "en", description="a code; also the source column's name in a table; null, with target_language: no language"
+        None,
+        description="a code; also the source column's name in a table, or the ending of text files; null, with "
+        "target_language: no language (the embedded corpus: en and de)",
     )
-    target_language: str | None = Field("de", description="a code; also the target column's name in a table")
+    target_language: str | None = Field(None, description="the same for the target")
     source_column: Column = Field(
         None,
         description="null: the column named source_language (`source` without languages), or that key of a "
@@ -224,10 +226,12 @@ class DataSection(Section):
     def mixed(self) -> list["DataSection"]:
         """For each entry of `mix`, a section that has it as its training pairs, and no other files."""
         sections = []
+        source, target = self.languages or (None, None)
         for each in self.mix:
             changes = each.model_dump(include={"subset", "revision", "source_column", "target_column"})
             changes |= {"name": each.name or self.name, "train": each.split, "train_files": each.files}
             changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": []}
+            changes |= {"source_language": source, "target_language": target}
             sections.append(self.model_copy(update=changes))
         return sections
 
@@ -241,6 +245,11 @@ class DataSection(Section):
         ):
             return ("en", "de") if self.name == EMBEDDED_CORPUS and not self.train_files else None
         return self.source_language, self.target_language
+
+    @property
+    def pipeline_task(self) -> str:
+        """What `pipeline` calls the task of a model of these pairs: translation, if they have two languages."""
+        return TRANSLATION if self.languages and len(set(self.languages)) == 2 else TEXT2TEXT
 
     @property
     def names(self) -> tuple[str, str]:

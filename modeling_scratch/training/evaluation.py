@@ -132,7 +132,7 @@ def translate_split(
 ) -> tuple[list[str], dict[str, Any]]:
     """Translations of a split, and their scores; `options` of `translate_and_score`."""
     advice = advice_to_halve(recipe.evaluation)
-    explained = advising_on_memory(accelerator, f"translating the {split} split", advice)
+    explained = advising_on_memory(accelerator, f"decoding the {split} split", advice)
     try:
         with not_compiled(model):
             return translate_and_score(
@@ -165,7 +165,7 @@ def final_scores(
     split: str,
 ) -> tuple[list[str], dict[str, Any]]:
     """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
-    logger.info(f"translating the {len(inputs.pairs[split]):,} sentences of the {split} split with the final weights")
+    logger.info(f"scoring the final weights on the {len(inputs.pairs[split]):,} pairs of the {split} split")
     translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
     with not_compiled(model), evaluating(model, accelerator):
         scores |= alignment_scores(recipe, model, inputs.tokenizers, split, inputs.pairs[split])
@@ -319,7 +319,7 @@ def translate_on_processes(
 
     def share(batches: list[Batch], settings: dict[str, Any]) -> list[Translations]:
         found, hidden = [], None if accelerator.is_main_process else True  # None: shown on a terminal
-        for first in tqdm(range(0, len(batches), processes), desc="translating", leave=False, disable=hidden):
+        for first in tqdm(range(0, len(batches), processes), desc="decoding", leave=False, disable=hidden):
             leave_if_asked(stop, accelerator)
             number = first + rank
             if number < len(batches) or sharded:  # sharded processes must all run the model, if only on the first batch

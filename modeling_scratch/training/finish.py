@@ -164,7 +164,9 @@ def score_start(
 ) -> None:
     """Score the model as it is before its first update, on the same test sets as at the end."""
     for split in final_splits(recipe, inputs.pairs):
-        logger.info(f"translating the {len(inputs.pairs[split]):,} sentences of the {split} split before fine-tuning")
+        logger.info(
+            f"scoring the model on the {len(inputs.pairs[split]):,} pairs of the {split} split before fine-tuning"
+        )
         translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
         log.translations(f"{BEFORE}/{split}", translations)
         log.record({"split": BEFORE, "name": split, "num_beams": recipe.evaluation.num_beams, **scores})

@@ -23,7 +23,7 @@ from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
 from ..metrics import preparation_of
 from ..model.batched_generation import tokenize
-from ..model.configuration_scratch import ScratchConfig
+from ..model.configuration_scratch import ScratchConfig, pipelines_for, task_of
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
@@ -135,6 +135,9 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     check_fields(section.overrides, "model.overrides")
     for name, value in section.overrides.items():
         setattr(config, name, value)
+    task = recipe.data.pipeline_task
+    if recipe.data.languages and task != task_of(config):  # without languages, the model stays what it was
+        config.custom_pipelines = pipelines_for(task)
     fields = {name: getattr(config, name) for name in ScratchConfig.fields()}
     check_fields(fields, f"model.start_from: {section.start_from}")
     return config
@@ -300,6 +303,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
                 eos_token_id=target.eos_token_id,
                 unk_token_id=source.unk_token_id,
                 decoder_start_token_id=target.bos_token_id,
+                custom_pipelines=pipelines_for(recipe.data.pipeline_task),
             )
         model = ScratchForConditionalGeneration(config)
     rows = {"vocab_size": model.config.vocab_size, "decoder_vocab_size": model.config.target_vocab_size}
@@ -350,6 +354,6 @@ def _check_lengths(
 def _check_length_limit(recipe: Recipe, longest: int) -> None:
     if (limit := recipe.evaluation.max_new_tokens) < longest:
         logger.warning(
-            f"translations end after evaluation.max_new_tokens ({limit}), but the longest training target has "
-            f"{longest} tokens: longer translations will be cut"
+            f"outputs end after evaluation.max_new_tokens ({limit}), but the longest training target has "
+            f"{longest} tokens: longer outputs will be cut"
         )

@@ -69,7 +69,7 @@ def test_the_log_without_a_terminal_has_lines_with_the_remaining_time(tmp_path, 
     quick_run(tmp_path / "run", "optimization.max_steps=4", "evaluation.every=2")
     output = capsys.readouterr().err
     assert re.search(r"step 2 of 4: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", output)
-    assert "translating the 40 sentences of the test split with the final weights" in output
+    assert "scoring the final weights on the 40 pairs of the test split" in output
     assert "\r" not in output
 
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import pandas
@@ -18,6 +19,7 @@ from modeling_scratch.data.sources import load_pairs, source_of
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.schema import DataSection
 
+en_de = partial(DataSection, source_language="en", target_language="de")
 PAIRS = [("A dog.", "Ein Hund."), ('He said "NA", null.', 'Er sagte "NA", null.'), ("Ä é", "ß"), ("1", "eins")]
 
 
@@ -66,9 +68,9 @@ def loaded(section, split="train"):
 @pytest.mark.parametrize("compress", [False, True])
 def test_text_files_are_read_by_prefix_or_by_name(tmp_path, compress):
     prefix, suffix = text_files(tmp_path, compress=compress), ".gz" if compress else ""
-    assert loaded(DataSection(train_files=prefix)) == PAIRS
-    assert loaded(DataSection(train_files=[f"{prefix}.en{suffix}", f"{prefix}.de{suffix}"])) == PAIRS
-    backwards = DataSection(train_files=prefix, source_language="de", target_language="en")
+    assert loaded(en_de(train_files=prefix)) == PAIRS
+    assert loaded(en_de(train_files=[f"{prefix}.en{suffix}", f"{prefix}.de{suffix}"])) == PAIRS
+    backwards = en_de(train_files=prefix, source_language="de", target_language="en")
     assert loaded(backwards) == [(target, source) for source, target in PAIRS]
 
 
@@ -85,25 +87,25 @@ def test_a_line_ends_with_any_line_break_and_only_there(content, lines, tmp_path
     write(tmp_path / "t.en", content)
     write(tmp_path / "t.de", "eins\nzwei\ndrei\n")
     expected = list(zip(lines, ["eins", "zwei", "drei"], strict=True))
-    assert loaded(DataSection(train_files=str(tmp_path / "t"))) == expected
+    assert loaded(en_de(train_files=str(tmp_path / "t"))) == expected
 
 
 def test_shards_are_paired_by_name(tmp_path):
     for name in ("1.en", "1.de", "2.en", "3.de"):
         (tmp_path / name).write_text(f"{name}\n")
     with pytest.raises(UserError, match=r"2\.en has no counterpart"):
-        loaded(DataSection(train_files=str(tmp_path / "*")))
+        loaded(en_de(train_files=str(tmp_path / "*")))
     write(tmp_path / "2.de.gz", "2.de\n", compress=True)
     (tmp_path / "3.en").write_text("3.en\n")
-    assert loaded(DataSection(train_files=str(tmp_path / "*"))) == [(f"{i}.en", f"{i}.de") for i in (1, 2, 3)]
+    assert loaded(en_de(train_files=str(tmp_path / "*"))) == [(f"{i}.en", f"{i}.de") for i in (1, 2, 3)]
 
 
 def test_only_the_asterisk_is_a_pattern(tmp_path):
     folder = tmp_path / "a[1]?"
     folder.mkdir()
     table(folder, "jsonl", [{"en": "a", "de": "b"}])
-    assert loaded(DataSection(train_files=f"{folder}/*.jsonl")) == [("a", "b")]
-    assert loaded(DataSection(train_files=f"{tmp_path}/**/*.jsonl")) == [("a", "b")]
+    assert loaded(en_de(train_files=f"{folder}/*.jsonl")) == [("a", "b")]
+    assert loaded(en_de(train_files=f"{tmp_path}/**/*.jsonl")) == [("a", "b")]
 
 
 def test_links_are_read_by_their_own_ending(tmp_path):
@@ -111,11 +113,11 @@ def test_links_are_read_by_their_own_ending(tmp_path):
     for kind in ("jsonl", "parquet"):
         Path(table(tmp_path, kind, [{"en": "a", "de": "b"}])).rename(tmp_path / f"blob-{kind}")
         (tmp_path / f"link.{kind}").symlink_to(tmp_path / f"blob-{kind}")
-        assert loaded(DataSection(train_files=str(tmp_path / f"link.{kind}"))) == [("a", "b")]
+        assert loaded(en_de(train_files=str(tmp_path / f"link.{kind}"))) == [("a", "b")]
     for language in ("en", "de"):
         write(tmp_path / language, f"{language}\n", compress=True)
         (tmp_path / f"t.{language}.gz").symlink_to(tmp_path / language)
-    assert loaded(DataSection(train_files=str(tmp_path / "t"))) == [("en", "de")]
+    assert loaded(en_de(train_files=str(tmp_path / "t"))) == [("en", "de")]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -124,15 +126,15 @@ def test_links_are_read_by_their_own_ending(tmp_path):
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
 def test_tables_of_every_kind_are_read_by_language_or_column(tmp_path, kind):
     flat = [{"en": source, "other": "x", "de": target} for source, target in PAIRS]
-    assert loaded(DataSection(train_files=table(tmp_path, kind, flat))) == PAIRS
+    assert loaded(en_de(train_files=table(tmp_path, kind, flat))) == PAIRS
     named = table(tmp_path, kind, [{"question": source, "answer": target} for source, target in PAIRS], "named")
-    assert loaded(DataSection(train_files=named, source_column="question", target_column="answer")) == PAIRS
+    assert loaded(en_de(train_files=named, source_column="question", target_column="answer")) == PAIRS
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_tables_may_have_a_translation_column(tmp_path, kind):
     rows = [{"translation": {"de": target, "en": source}} for source, target in PAIRS]
-    assert loaded(DataSection(train_files=table(tmp_path, kind, rows))) == PAIRS
+    assert loaded(en_de(train_files=table(tmp_path, kind, rows))) == PAIRS
 
 
 QUOTES = [("word", "Wort"), ('He said "no".', 'Er sagte "nein".'), ('"Yes."', '"Ja."'), ("two\ttabs", "zwei\n\nZeilen")]
@@ -148,7 +150,7 @@ def test_quoted_cells_of_tsv_files_are_unquoted(writer, rows, tmp_path):
         with path.open("w", newline="") as file:
             quoting = csv.QUOTE_ALL if writer == "all" else csv.QUOTE_MINIMAL
             csv.writer(file, delimiter="\t", quoting=quoting).writerows([("en", "de"), *pairs])
-    assert loaded(DataSection(train_files=str(path))) == pairs
+    assert loaded(en_de(train_files=str(path))) == pairs
 
 
 @pytest.mark.parametrize(
@@ -169,16 +171,16 @@ def test_quoted_cells_of_tsv_files_are_unquoted(writer, rows, tmp_path):
 def test_quotation_marks_of_plain_tsv_files_are_kept(cells, warning, tmp_path, caplog):
     pairs = list(zip(cells[::2], cells[1::2], strict=True))
     lines = [f"{source}\t{target}\n" for source, target in [("en", "de"), *pairs]]
-    assert loaded(DataSection(train_files=write(tmp_path / "plain.tsv", "".join(lines)))) == pairs
+    assert loaded(en_de(train_files=write(tmp_path / "plain.tsv", "".join(lines)))) == pairs
     assert ("plain.csv" in caplog.text) == warning
 
 
 def test_tsv_files_with_quotes_around_every_cell_are_unquoted_if_the_header_is_quoted(tmp_path, caplog):
     """Without a header, every line may be speech."""
     path = write(tmp_path / "t.tsv", '"en"\t"de"\n"Yes."\t"Ja."\n')
-    assert loaded(DataSection(train_files=path)) == [("Yes.", "Ja.")]
+    assert loaded(en_de(train_files=path)) == [("Yes.", "Ja.")]
     path = write(tmp_path / "spoken.tsv", '"Yes."\t"Ja."\n"No."\t"Nein."\n')
-    spoken = DataSection(train_files=path, source_column=1, target_column=2)
+    spoken = en_de(train_files=path, source_column=1, target_column=2)
     assert loaded(spoken) == [('"Yes."', '"Ja."'), ('"No."', '"Nein."')]
     assert caplog.text.count("spoken.csv") == 1
 
@@ -187,14 +189,14 @@ def test_tsv_files_with_quotes_around_every_cell_are_unquoted_if_the_header_is_q
 def test_columns_of_tables_without_a_header_are_chosen_by_number(kind, tmp_path):
     path = write(tmp_path / f"t.{kind}", "1;Hallo;hello\n2;Guten Tag;good day\n".replace(";", ",\t"[kind == "tsv"]))
     pairs = [("hello", "Hallo"), ("good day", "Guten Tag")]
-    assert loaded(DataSection(train_files=path, source_column=3, target_column=2)) == pairs
-    assert loaded(DataSection(train_files=path, source_column="1", target_column="Hallo")) == [("2", "Guten Tag")]
+    assert loaded(en_de(train_files=path, source_column=3, target_column=2)) == pairs
+    assert loaded(en_de(train_files=path, source_column="1", target_column="Hallo")) == [("2", "Guten Tag")]
     with pytest.raises(UserError, match=r"column 'en'; it has 1, Hallo, hello .* no header"):
-        loaded(DataSection(train_files=path))
+        loaded(en_de(train_files=path))
     with pytest.raises(UserError, match="column 4; it has 1, 2, 3"):
-        loaded(DataSection(train_files=path, source_column=4, target_column=2))
+        loaded(en_de(train_files=path, source_column=4, target_column=2))
     with pytest.raises(ValueError, match="True is neither"):
-        DataSection(train_files=path, source_column=True)
+        en_de(train_files=path, source_column=True)
 
 
 def test_the_delimiter_and_line_ends_of_csv_files_are_detected(tmp_path, caplog):
@@ -202,9 +204,9 @@ def test_the_delimiter_and_line_ends_of_csv_files_are_detected(tmp_path, caplog)
     for delimiter, end in itertools.product(",;\t", ("\n", "\r\n", "\r")):
         with path.open("w", newline="") as file:
             csv.writer(file, delimiter=delimiter, lineterminator=end).writerows(rows)
-        assert loaded(DataSection(train_files=str(path))) == rows[1:]
+        assert loaded(en_de(train_files=str(path))) == rows[1:]
     path = write(tmp_path / "u.csv", "1,5 kg;1,5 Kilo\n2,5 kg;2,5 Kilo\n")
-    section = DataSection(train_files=path, source_column=1, target_column=2)
+    section = en_de(train_files=path, source_column=1, target_column=2)
     assert loaded(section) == [("1,5 kg", "1,5 Kilo"), ("2,5 kg", "2,5 Kilo")]
     assert "',' ';'" in caplog.text
 
@@ -213,12 +215,12 @@ def test_tables_may_differ_in_other_columns(tmp_path):
     contents = {"1.csv": "\ufeffen,de,id\na,b,1\n", "2.csv": "de,en\nd,c\n", "3.csv": "en,de\n"}
     contents |= {"4.jsonl": '{"en": "e", "de": "f"}\n', "5.csv": "english,german\nc,d\n"}
     first, second, empty, other, wrong = (write(tmp_path / name, text) for name, text in contents.items())
-    assert loaded(DataSection(train_files=[first, second])) == [("a", "b"), ("c", "d")]
-    assert loaded(DataSection(train_files=[first, empty, other])) == [("a", "b"), ("e", "f")]
+    assert loaded(en_de(train_files=[first, second])) == [("a", "b"), ("c", "d")]
+    assert loaded(en_de(train_files=[first, empty, other])) == [("a", "b"), ("e", "f")]
     with pytest.raises(UserError, match=r"3\.csv: there are no rows"):
-        loaded(DataSection(train_files=[empty]))
+        loaded(en_de(train_files=[empty]))
     with pytest.raises(UserError, match=r"5\.csv has no column 'en'; it has english, german"):
-        loaded(DataSection(train_files=[first, wrong]))
+        loaded(en_de(train_files=[first, wrong]))
 
 
 def test_json_rows_may_differ_in_keys_and_types(tmp_path):
@@ -229,9 +231,9 @@ def test_json_rows_may_differ_in_keys_and_types(tmp_path):
     )
     second = write(tmp_path / "2.jsonl", '{"id": "x", "de": null, "en": "e"}\n')
     pairs = [("", "a"), ("Grüße", "2.50"), ("1e3", "c"), ("e", "")]
-    assert loaded(DataSection(train_files=[first, second])) == pairs
+    assert loaded(en_de(train_files=[first, second])) == pairs
     rows = '[{"translation": {"en": "a"}},\n {"translation": {"en": "b", "de": "c", "fr": 1}}, {"translation": null}]'
-    assert loaded(DataSection(train_files=write(tmp_path / "t.json", rows))) == [("a", ""), ("b", "c"), ("", "")]
+    assert loaded(en_de(train_files=write(tmp_path / "t.json", rows))) == [("a", ""), ("b", "c"), ("", "")]
 
 
 def test_of_two_columns_with_the_same_name_none_can_be_chosen(tmp_path):
@@ -239,18 +241,18 @@ def test_of_two_columns_with_the_same_name_none_can_be_chosen(tmp_path):
     columns = [pyarrow.array(["a", "b"]), pyarrow.array(["c", "d"]), pyarrow.array(["e", None])]
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["en", "de", "de"]), path)
     with pytest.raises(UserError, match=r"t\.parquet, row 1: column 'de' holds \['c', 'e'\]"):
-        loaded(DataSection(train_files=str(path)))
-    assert loaded(DataSection(train_files=str(path), target_column="en")) == [("a", "a"), ("b", "b")]
+        loaded(en_de(train_files=str(path)))
+    assert loaded(en_de(train_files=str(path), target_column="en")) == [("a", "a"), ("b", "b")]
 
 
 def test_named_columns_apply_to_tables_and_not_to_text_files_beside_them(tmp_path):
     columns = {"source_column": "question", "target_column": "answer"}
     train, dev = table(tmp_path, "csv", [{"question": "a", "answer": "b"}]), text_files(tmp_path, "dev")
-    section = DataSection(train_files=train, validation_files=dev, **columns)
+    section = en_de(train_files=train, validation_files=dev, **columns)
     check_files(section)
     assert (loaded(section), loaded(section, "validation")) == ([("a", "b")], PAIRS)
     with pytest.raises(UserError, match=r"data\.source_column: text files"):
-        check_files(DataSection(train_files=dev, **columns))
+        check_files(en_de(train_files=dev, **columns))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ def test_errors_in_text_files_name_the_file_and_the_line(name, content, message,
     (tmp_path / "good.de").write_text("one\ntwo\nthree\nfour\n")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        load_pairs(DataSection(train_files=[str(tmp_path / name), str(tmp_path / "good.de")]), 0)
+        load_pairs(en_de(train_files=[str(tmp_path / name), str(tmp_path / "good.de")]), 0)
 
 
 @pytest.mark.parametrize(
@@ -310,18 +312,50 @@ def test_errors_in_text_files_name_the_file_and_the_line(name, content, message,
 def test_errors_in_tables_name_the_file_and_the_line(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        load_pairs(DataSection(train_files=str(tmp_path / name)), 0)
+        load_pairs(en_de(train_files=str(tmp_path / name)), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "train.en",
+            "a\n",
+            "train.source nor .*train.en and .*set data.source_language=en data.target_language=de",
+        ),
+        ("train.csv", "en,de\na,b\n", "no column 'source'.*set data.source_column, or data.source_language and"),
+        ("train.jsonl", '{"translation": {"en": "a", "de": "b"}}\n', "has en, de .set data.source_language and"),
+    ],
+)
+def test_files_that_need_languages_say_so(name, content, message, tmp_path):
+    path = write(tmp_path / name, content).removesuffix(".en")
+    with pytest.raises(UserError, match=message):
+        load_pairs(DataSection(train_files=path), 0)
+
+
+def test_files_without_languages_end_in_or_have_columns_named_source_and_target(tmp_path):
+    write(tmp_path / "train.source", "a\n"), write(tmp_path / "train.target", "b\n")
+    assert loaded(DataSection(train_files=str(tmp_path / "train"))) == [("a", "b")]
+    path = table(tmp_path, "csv", [{"source": "a", "target": "b"}])
+    assert loaded(DataSection(train_files=path)) == [("a", "b")]
+
+
+def test_the_embedded_corpus_is_english_and_german_also_beside_files(tmp_path):
+    mixed = [{"files": text_files(tmp_path, "more")}]
+    pairs = load_pairs(DataSection(embedded_size=2, mix=mixed, test_sets={"own": text_files(tmp_path)}), 0)
+    assert [pair["source"] for pair in pairs["train"]][2:] == [source for source, _ in PAIRS]
+    assert pairs["own"]["target"] == [target for _, target in PAIRS]
 
 
 def test_bytes_and_invalid_text_in_parquet_are_errors(tmp_path):
     path = str(tmp_path / "train.parquet")
     pyarrow.parquet.write_table(pyarrow.table({"en": [b"a"], "de": ["b"]}), path)
     with pytest.raises(UserError, match=r"train\.parquet, row 1: column 'en' holds b'a'"):
-        load_pairs(DataSection(train_files=path), 0)
+        load_pairs(en_de(train_files=path), 0)
     wrong = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
     pyarrow.parquet.write_table(pyarrow.table({"en": wrong, "de": ["b"]}), path)
     with pytest.raises(UserError, match=r"train\.parquet: .*not valid UTF-8"):
-        load_pairs(DataSection(train_files=path), 0)
+        load_pairs(en_de(train_files=path), 0)
 
 
 @pytest.mark.parametrize(
@@ -332,4 +366,4 @@ def test_our_own_bugs_are_not_reported_as_errors_of_a_file(module, name, kind, t
     path = table(tmp_path, kind, [{"en": "a", "de": "b"}])
     monkeypatch.setattr(module, name, lambda *_, **__: None.missing)
     with pytest.raises(AttributeError, match="missing"):
-        source_of("train", DataSection(train_files=path), 0).load()
+        source_of("train", en_de(train_files=path), 0).load()

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from datasets import Dataset, Features, Translation, Value
-from test_local_files import PAIRS, loaded, table, text_files
+from test_local_files import PAIRS, en_de, loaded, table, text_files
 from transformers import MarianTokenizer
 
 from modeling_scratch.data import sources
@@ -15,7 +15,6 @@ from modeling_scratch.data.local_files import check_files
 from modeling_scratch.data.sources import load_pairs, load_split, source_of
 from modeling_scratch.data.tokenizer import PairTokenizer, pair_lengths, tokenize_pairs, train_tokenizer
 from modeling_scratch.errors import UserError
-from modeling_scratch.recipe.schema import DataSection
 
 NUMBERED = [(f"s{i}", f"t{i}") for i in range(60)]
 
@@ -26,7 +25,7 @@ def pairs_of(dataset) -> list[tuple[str, str]]:
 
 def test_a_changed_file_is_read_again_even_if_its_time_is_unchanged(tmp_path):
     pairs = [(f"word {number}", f"Wort {number}") for number in range(50)]
-    section = DataSection(train_files=text_files(tmp_path, pairs=pairs))
+    section = en_de(train_files=text_files(tmp_path, pairs=pairs))
     assert loaded(section) == pairs
     path = tmp_path / "train.en"
     before = path.stat()
@@ -50,28 +49,28 @@ def test_data_sets_on_the_hub_may_have_a_translation_feature_or_a_column_for_eac
         return {"wmt/wmt14": wmt, "bentrevett/multi30k": flat}[name]
 
     monkeypatch.setattr(sources, "load_dataset", fake)
-    multi30k = DataSection(name="bentrevett/multi30k", test="test", revision="v2")
-    assert pairs_of(source_of("train", DataSection(name="wmt/wmt14", subset="de-en"), 0).load()) == PAIRS
+    multi30k = en_de(name="bentrevett/multi30k", test="test", revision="v2")
+    assert pairs_of(source_of("train", en_de(name="wmt/wmt14", subset="de-en"), 0).load()) == PAIRS
     assert pairs_of(source_of("test", multi30k, 0).load()) == PAIRS
     assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
     with pytest.raises(UserError, match=r"'fr'.* de, en"):
-        source_of("train", DataSection(name="wmt/wmt14", target_language="fr"), 0).load()
+        source_of("train", en_de(name="wmt/wmt14", target_language="fr"), 0).load()
     with pytest.raises(UserError, match=r"data\.name: 'a/b' .*KeyError"):
-        source_of("train", DataSection(name="a/b", subset="c"), 0).load()
+        source_of("train", en_de(name="a/b", subset="c"), 0).load()
 
 
 def test_a_missing_subset_is_named(tmp_path):
     table(tmp_path, "csv", [{"en": "a", "de": "b"}])
     (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: x\n- config_name: y\n---\n")
     with pytest.raises(UserError, match=r"data\.subset.*'x', 'y'"):
-        source_of("train", DataSection(name=str(tmp_path)), 0).load()
+        source_of("train", en_de(name=str(tmp_path)), 0).load()
 
 
 # -- held-out pairs ----------------------------------------------------------------------------------------------------
 
 
 def test_validation_pairs_are_those_of_train_test_split(tmp_path, caplog):
-    section = DataSection(train_files=text_files(tmp_path, pairs=NUMBERED), validation_size=20)
+    section = en_de(train_files=text_files(tmp_path, pairs=NUMBERED), validation_size=20)
     expected = source_of("train", section, 5).load().train_test_split(test_size=20, seed=5)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         found = load_pairs(section, 5)
@@ -86,7 +85,7 @@ def test_validation_pairs_are_those_of_train_test_split(tmp_path, caplog):
 
 def test_copies_of_held_out_pairs_are_not_trained_on(tmp_path, caplog):
     copies, more = NUMBERED[:40] + NUMBERED[:20], text_files(tmp_path, "more", NUMBERED)
-    section = DataSection(train_files=text_files(tmp_path, pairs=copies), mix=[{"files": more}], validation_size=20)
+    section = en_de(train_files=text_files(tmp_path, pairs=copies), mix=[{"files": more}], validation_size=20)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         splits = load_pairs(section, 0)
     train, held_out = set(pairs_of(splits["train"])), set(pairs_of(splits["validation"]))
@@ -99,25 +98,25 @@ def test_copies_of_held_out_pairs_are_not_trained_on(tmp_path, caplog):
 
 def test_pairs_with_an_empty_side_are_not_held_out(tmp_path):
     pairs = [(f"s{i}" * (i % 3 > 0), f"t{i}" * (i % 4 > 0)) for i in range(24)]
-    splits = load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=8), 0)
+    splits = load_pairs(en_de(train_files=text_files(tmp_path, pairs=pairs), validation_size=8), 0)
     held_out = set(pairs_of(splits["validation"]))
     assert 0 < len(held_out) < 8
     assert held_out <= {pair for pair in pairs if all(pair)}
     assert len(splits["train"]) == 16
-    nearly_empty = DataSection(train_files=text_files(tmp_path, "few", [("", "x"), ("y", "")] * 9 + [("a", "b")]))
+    nearly_empty = en_de(train_files=text_files(tmp_path, "few", [("", "x"), ("y", "")] * 9 + [("a", "b")]))
     with pytest.raises(UserError, match="held out"):
         load_pairs(nearly_empty, 0)
 
 
 def test_the_embedded_corpus_can_hold_out_its_validation_pairs():
-    pairs = load_pairs(DataSection(embedded_size=50, validation=None, test=None), 0)
+    pairs = load_pairs(en_de(embedded_size=50, validation=None, test=None), 0)
     assert {split: len(pairs[split]) for split in pairs} == {"train": 45, "validation": 5}
 
 
 def test_test_pairs_that_are_also_training_pairs_are_warned_about(tmp_path, caplog):
     more = {"validation_files": text_files(tmp_path, "dev", [("a", "b"), ("s1", "other")])}
     test = text_files(tmp_path, "test", [("s1", "t1"), ("s1", "t1"), ("c", "d")])
-    load_pairs(DataSection(train_files=text_files(tmp_path, pairs=NUMBERED), test_files=test, **more), 0)
+    load_pairs(en_de(train_files=text_files(tmp_path, pairs=NUMBERED), test_files=test, **more), 0)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert "2 of the 3 test pairs (66.7%)" in warning
 
@@ -132,7 +131,7 @@ def test_mixed_sources_follow_the_training_pairs_with_tags_and_weights(tmp_path)
         {"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2},
         {"name": "embedded"},
     ]
-    section = DataSection(train_files=text_files(tmp_path), mix=mix, validation_size=1, embedded_size=3)
+    section = en_de(train_files=text_files(tmp_path), mix=mix, validation_size=1, embedded_size=3)
     pairs = load_pairs(section, 0)
     rows = list(zip(*(pairs["train"][name] for name in ("source", "target", "weight")), strict=True))
     assert {row[:2] for row in rows[:3]} < set(PAIRS)
@@ -144,7 +143,7 @@ def test_mixed_sources_follow_the_training_pairs_with_tags_and_weights(tmp_path)
 
 def test_a_split_loaded_alone_equals_that_loaded_with_all(tmp_path):
     mix = [{"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2}]
-    section = DataSection(train_files=text_files(tmp_path), validation_files=text_files(tmp_path, "held"), mix=mix)
+    section = en_de(train_files=text_files(tmp_path), validation_files=text_files(tmp_path, "held"), mix=mix)
     for split, pairs in load_pairs(section, 0).items():
         assert load_split(section, 0, split).to_dict() == pairs.to_dict()
     with pytest.raises(UserError, match="no test split"):
@@ -154,12 +153,12 @@ def test_a_split_loaded_alone_equals_that_loaded_with_all(tmp_path):
 def test_a_wrong_file_of_a_mixed_source_is_named(tmp_path):
     own = text_files(tmp_path)
     with pytest.raises(UserError, match=r"data\.mix: .* data\.train_files"):
-        check_files(DataSection(train_files=own, mix=[{"files": own}]))
+        check_files(en_de(train_files=own, mix=[{"files": own}]))
     (tmp_path / "x.csv").write_text("id,en\n1,One.\n")
     with pytest.raises(UserError, match=r"data\.mix\[0\]: .*x\.csv .*'de'"):
-        load_pairs(DataSection(train_files=own, validation_size=1, mix=[{"files": str(tmp_path / "x.csv")}]), 0)
+        load_pairs(en_de(train_files=own, validation_size=1, mix=[{"files": str(tmp_path / "x.csv")}]), 0)
     other = text_files(tmp_path, "other")
-    section = DataSection(train_files=own, validation_files=other, mix=[{"files": other}])
+    section = en_de(train_files=own, validation_files=other, mix=[{"files": other}])
     with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w .*training file"):
         check_files(section)
 
@@ -185,7 +184,7 @@ def test_tokenizing_drops_and_counts_empty_and_long_pairs(caplog):
 
 
 def test_tokenized_pairs_are_cached(tmp_path):
-    dataset = source_of("train", DataSection(train_files=text_files(tmp_path)), 0).load()
+    dataset = source_of("train", en_de(train_files=text_files(tmp_path)), 0).load()
     first, again, other = (
         tokenize_pairs(dataset, PairTokenizer(*[train_tokenizer(iter([["a b"]]), 300)] * 2, limit, 256), "train")
         for limit in (256, 256, 99)

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics
 from forked import run_group
 from safetensors.torch import load_file
+from test_local_files import en_de
 from train_on_processes import train_all
 
 from modeling_scratch.data.batches import PairCollator
@@ -35,7 +36,7 @@ def jsonl(folder, shards=5) -> DataSection:
     for shard in range(shards):
         rows = [json.dumps({"translation": pair}) for pair in PAIRS[shard::shards]]
         (folder / f"part-{shard}.jsonl").write_text("\n".join(rows) + "\n")
-    return DataSection(train_files=str(folder / "part-*.jsonl"), streaming=True)
+    return en_de(train_files=str(folder / "part-*.jsonl"), streaming=True)
 
 
 def text(folder) -> DataSection:
@@ -43,12 +44,12 @@ def text(folder) -> DataSection:
         for language in ("en", "de"):
             lines = "".join(f"{pair[language]}\n" for pair in PAIRS[shard::3])
             (folder / f"part-{shard}.{language}").write_text(lines)
-    return DataSection(train_files=str(folder / "part-*"), streaming=True)
+    return en_de(train_files=str(folder / "part-*"), streaming=True)
 
 
 def csv(folder) -> DataSection:
     (folder / "pairs.tsv").write_text("en\tde\n" + "".join(f"{pair['en']}\t{pair['de']}\n" for pair in PAIRS))
-    return DataSection(train_files=str(folder / "pairs.tsv"), streaming=True)
+    return en_de(train_files=str(folder / "pairs.tsv"), streaming=True)
 
 
 def parquet(folder) -> DataSection:
@@ -56,7 +57,7 @@ def parquet(folder) -> DataSection:
     for shard in range(2):
         table = pyarrow.Table.from_pylist(PAIRS[shard::2])
         pyarrow.parquet.write_table(table, folder / f"part-{shard}.parquet", row_group_size=30)
-    return DataSection(train_files=str(folder / "part-*.parquet"), streaming=True)
+    return en_de(train_files=str(folder / "part-*.parquet"), streaming=True)
 
 
 def hub(folder) -> DataSection:
@@ -64,7 +65,7 @@ def hub(folder) -> DataSection:
     for shard in range(2):
         rows = [{"id": number, "translation": pair} for number, pair in enumerate(PAIRS[shard::2])]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"train-{shard}.parquet")
-    return DataSection(name=str(folder), streaming=True)
+    return en_de(name=str(folder), streaming=True)
 
 
 def reader(data, reader=0, readers=1, position=None, pool_size=60, seed=3, limit=256, tokens=256):
@@ -164,9 +165,9 @@ def test_errors_in_streamed_files_name_the_file(tmp_path):
         list(itertools.islice(reader(data), 60))
     (tmp_path / "short.en").write_text("one\ntwo\n")
     (tmp_path / "short.de").write_text("eins\n")
-    section = DataSection(streaming=True, train_files=str(tmp_path / "short"))
+    section = en_de(streaming=True, train_files=str(tmp_path / "short"))
     with pytest.raises(
-        ValueError, match=r"short.en has 2 lines and .*short.de has 1; line i of one must translate line i"
+        ValueError, match=r"short.en has 2 lines and .*short.de has 1; line i of one must belong to line i"
     ):
         list(itertools.islice(reader(section), 60))
 
@@ -210,7 +211,7 @@ def test_the_fingerprint_of_a_stream_from_the_hub_contains_its_commit(tmp_path, 
 
     monkeypatch.setattr("modeling_scratch.data.sources.load_dataset_builder", Builder)
     fields = {"name": "ada/pairs", "subset": "de-en", "streaming": True}
-    first, newest, main = (open_stream(DataSection(**fields, revision=name), 0) for name in ("c1", None, "main"))
+    first, newest, main = (open_stream(en_de(**fields, revision=name), 0) for name in ("c1", None, "main"))
     assert (first.revision, newest.revision) == ("c1", "c2")
     assert first.fingerprint != newest.fingerprint == main.fingerprint
 

@@ -42,7 +42,7 @@ def test_the_card_speaks_of_no_translation(run):
     card = build_card(run, "user/phones", records)
     check_card(str(card), required_metadata(records))
     assert card.data.language is None
-    assert card.data.pipeline_tag == "text2text-generation"
+    assert (card.data.pipeline_tag, card.data.tags[0]) == ("text-generation", "text2text-generation")
     assert {(each.task_type, each.metric_type) for each in card.data.eval_results} == {
         ("text2text-generation", "wer_of_words")
     }
@@ -52,10 +52,17 @@ def test_the_card_speaks_of_no_translation(run):
     assert isinstance(ModelCard(str(card)), ModelCard)
 
 
+def test_its_folder_says_so_without_the_records_of_the_run(run):
+    card = build_card(run, "user/phones", None)
+    assert card.data.tags[0] == "text2text-generation"
+    assert 'pipeline("text2text-generation", model="user/phones"' in card.text
+    assert "translat" not in str(card).lower()
+
+
 def test_one_language_on_both_sides_is_no_translation(run):
     card = build_card(run, "user/phones", RunRecords(run), languages=["de", "de"])
     assert card.data.language == ["de"]
-    assert card.data.pipeline_tag == "text2text-generation"
+    assert card.data.tags[0] == "text2text-generation"
     assert "translat" not in str(card).replace("translate_every", "").lower()
 
 

@@ -91,7 +91,7 @@ DAMAGE = {
 DAMAGE_FOR_STRANGERS = {
     "import": (edit("loss.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
     "other code": (edit("position_embeddings.py", "10000.0", "20000.0"), r"logits \(by "),
-    "pipeline": (edit("translation_pipeline.py", '"translation_text": text', '"translation_text": "x"'), "pipeline: "),
+    "pipeline": (edit("translation_pipeline.py", "{self._key: text}", '{self._key: "x"}'), "pipeline: "),
     "connection": (edit("attention.py", "import torch\n", CONNECT), "connection"),
 }
 
@@ -120,7 +120,7 @@ def test_a_model_that_samples_gives_the_same_results_twice(run):
 
 
 def test_differences_between_author_and_stranger_are_named():
-    author = {"input_ids": [[1]], "decoded": ["a"], "translations": ["b"], "pipeline": ["b"], "logits": torch.zeros(3)}
+    author = {"input_ids": [[1]], "decoded": ["a"], "outputs": ["b"], "pipeline": ["b"], "logits": torch.zeros(3)}
     compare_results(author, author | {"logits": author["logits"] + 1e-7})
     with pytest.raises(ValueError, match=r"pipeline, logits \(by 1\.0e-05\)"):
         compare_results(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})

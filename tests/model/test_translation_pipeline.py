@@ -373,6 +373,21 @@ def test_other_custom_pipelines_are_kept():
     assert ScratchConfig().custom_pipelines["translation"]["pt"] == ["AutoModelForSeq2SeqLM"]
 
 
+def test_a_model_of_other_pairs_generates_text(folders, tmp_path):
+    """Its config names the task, in place of translation, and keeps it when loaded and saved."""
+    folder = shutil.copytree(folders["one"], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (impl,) = config["custom_pipelines"].values()
+    (folder / "config.json").write_text(json.dumps(config | {"custom_pipelines": {"text2text-generation": impl}}))
+    pipeline(model=str(folder), pipeline_class=ScratchTranslationPipeline).save_pretrained(tmp_path / "again")
+    generator = pipeline(model=str(tmp_path / "again"), trust_remote_code=True)
+    assert generator.task == "text2text-generation"
+    expected = [{"generated_text": text} for text in plain(load(folders["one"])(SENTENCES))]
+    assert generator(SENTENCES) == expected
+    model, tokenizer = generator.model, generator.tokenizer
+    assert ScratchTranslationPipeline(model, tokenizer)([*SENTENCES, ""]) == [*expected, {"generated_text": ""}]
+
+
 @pytest.mark.parametrize("trust", [True, False])
 def test_a_revision_of_a_repository_is_loaded_from_one_commit(trust, tmp_path):
     """Two revisions with different target tokenizers, in the cache of huggingface_hub."""

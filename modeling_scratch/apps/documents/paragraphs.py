@@ -50,15 +50,20 @@ def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
 TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 
-def cut(text: str, language: str) -> list[Piece]:
+def cut(text: str, language: str | None) -> list[Piece]:
     """
     Split a text into sentences; the pieces, joined, are the text. A part without a letter or digit is not a sentence,
     nor is a number before a heading or list item ("1."). Punctuation that directly follows a sentence, such as the
     colon after "Why?:", is not part of the next one.
 
     Args:
-        language: a language tag. sentencex has rules for some 240 languages, and general ones for others.
+        language: a language tag. sentencex has rules for some 240 languages, and general ones for others. None: the
+            text is not in a language, and stays whole.
     """
+    if language is None:
+        whole = text.strip()
+        before, _, after = text.partition(whole) if whole else (text, "", "")
+        return [Piece(before, whole, after)]
     # sentencex fails on some white space, such as a no-break space before a full stop. This copy has the same length.
     plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
     pieces, start = [], 0
@@ -123,11 +128,11 @@ class Paragraphs:
     Paragraphs, split into sentences.
 
     Args:
-        language: a language tag; None: unknown, so general rules apply.
+        language: a language tag; None: they are not in a language, and stay whole.
     """
 
     def __init__(self, paragraphs: Sequence[str], language: str | None):
-        self.rows = [cut(paragraph, language or "") for paragraph in paragraphs]
+        self.rows = [cut(paragraph, language) for paragraph in paragraphs]
         self.sentences = [piece.sentence for row in self.rows for piece in row if piece.sentence]
 
     def translated(self, sentences: Iterable[Translated], language: str | None) -> list[Translated]:
@@ -166,7 +171,7 @@ def translate_paragraphs(
     target_language: str | None,
 ) -> list[Translated]:
     """
-    Translate paragraphs sentence by sentence. Languages are tags; None: unknown. See `Paragraphs`.
+    Translate paragraphs sentence by sentence. Languages are tags or None. See `Paragraphs`.
 
     Args:
         translate: called once, with the sentences of all paragraphs.

@@ -17,7 +17,7 @@ from .paragraphs import Translated, guessed_links, translate_paragraphs
 def translated_document(
     path: Path | None,
     format: str,
-    languages: tuple[str, str | None],
+    languages: tuple[str | None, str | None],
     translator: Translator,
     settings: dict[str, Any],
     keep_going: bool = False,
@@ -29,7 +29,7 @@ def translated_document(
     Args:
         path: a file; None: standard input.
         format: a key of `FORMATS`.
-        languages: tags of source and target; None: unknown.
+        languages: tags of source and target, as `translate_paragraphs` takes them.
         settings: for `Translator.translate`.
         keep_going, quiet: see `translate_sentences`.
 
@@ -71,7 +71,7 @@ def translate_sentences(
         problem = f"{problem} ({beginning(sentences[index])})"
         if not keep_going:
             raise UserError(f"sentence {index + 1}: {problem}")
-        warnings.add("{} could not be translated and stay as they are", index + 1, f"{problem}; left as it is")
+        warnings.add("{} are too long and stay as they are", index + 1, f"{problem}; left as it is")
         tokens[index] = []  # makes the translator return the sentence itself
     for index, problem in unusual.items():
         warnings.add_unusual(index + 1, problem)

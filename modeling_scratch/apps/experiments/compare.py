@@ -226,7 +226,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
             try:
                 streams = [_scored_translations(each, test_set) for each in (first, run)]
                 if len(streams[0]) != len(streams[1]):
-                    raise UserError(f"they translated {len(streams[0]):,} and {len(streams[1]):,} sentences")
+                    raise UserError(f"they have outputs for {len(streams[0]):,} and {len(streams[1]):,} sentences")
                 if pairs(first.name, test_set) != pairs(run.name, test_set):
                     raise UserError("the sentences in their recipes differ")
                 recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
@@ -247,5 +247,5 @@ def _scored_translations(run: Run, test_set: str) -> list[str]:
     except UserError as error:
         raise UserError(f"{error}; to score the run again, use scratch train --resume") from None
     if len(translations) != run.scores[test_set].get("sentences", len(translations)):
-        raise UserError(f"the translations of {run.name} are not those that were scored; score it again with --resume")
+        raise UserError(f"the outputs of {run.name} are not those that were scored; score it again with --resume")
     return translations

@@ -103,7 +103,7 @@ def attention_maps(
     _check_length("sentence", inputs["input_ids"].shape[1])
     with returning_weights(model):
         sequence = model.generate(**inputs, **({} if num_beams is None else {"num_beams": num_beams}))  # (1, T + 1)
-        _check_length("translation", sequence.shape[1] - 1)
+        _check_length("output", sequence.shape[1] - 1)
         outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, use_cache=False)
     labels = token_labels(target_tokenizer, sequence[0].tolist())
     return AttentionMaps(

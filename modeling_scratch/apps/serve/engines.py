@@ -1,4 +1,4 @@
-"""The language directions of a service: the engine that translates each, and how a request selects one."""
+"""The directions of a service: the engine of each, and how a request selects one."""
 
 import json
 import math
@@ -13,7 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from ...errors import UserError
 from ...files import temporary_folder
 from ...inference.translate import Translation, Translations, Translator, tokenize_texts
-from ...loading import load_config, load_tokenizers, named_languages
+from ...languages import language_name
+from ...loading import has_whole_symbols, is_tag, load_config, load_tokenizers, named_languages
+from ...model.configuration_scratch import TRANSLATION, task_of
+from ...recipe.schema import SOURCE, TARGET
 from ..web.export import describe_origin
 
 _CT2_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
@@ -28,7 +31,7 @@ class Engine(Protocol):
     can_fork: bool
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text; an empty list for a text with nothing to translate."""
+        """The token ids of each text; an empty list for a text that does not go to the model."""
 
     def translate_batch(self, texts: Sequence[str], tokens: list[list[int]], **settings) -> Translations:
         """The translations of each text, best first, with the settings of `Translator.translate_batch`."""
@@ -105,18 +108,29 @@ def load_torch_engine(name: str, dtype: str | None = None) -> Translator:
 ENGINES = {"torch": load_torch_engine, "ctranslate2": CTranslate2Engine}
 
 
-_TAG = r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]+)*"
-_NAMED = re.compile(rf"({_TAG}):({_TAG})=(.+)")
+_NAMED = re.compile(r"(\w[\w-]*):(\w[\w-]*)=(.+)")
 
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """A model that translates from one language code to another; `described` is what the page shows about it."""
+    """
+    A model, for requests from one code to another.
+
+    Args:
+        source, target: language codes, or names for the two sides of pairs without languages.
+        described: what the page shows about it.
+    """
 
     source: str
     target: str
     engine: Engine
     described: dict[str, Any]
+
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """The tags of source and target; None where there are none, so that lines are not split into sentences."""
+        source, target = self.described["languages"] or (None, None)
+        return source, target
 
 
 def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
@@ -124,20 +138,26 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
     Load the model of a direction.
 
     Args:
-        name: a model folder or Hub name, after its languages if the model does not name them: en:de=FOLDER.
+        name: a model folder or Hub name, after its languages if the model does not name them: en:de=FOLDER. Without
+            languages, names for its sides may be given in the same way.
 
     Raises:
-        UserError: the model cannot be loaded, or its languages are unknown.
+        UserError: the model cannot be loaded, or it is a translator whose languages are unknown.
     """
     given = _NAMED.fullmatch(name)
     name = given[3] if given else name
-    engine = load(name)
-    languages = (
-        [tag.replace("_", "-") for tag in given.groups()[:2]] if given else named_languages(engine.source_tokenizer)
-    )
-    if not languages:
-        raise UserError(f"{name} does not name its languages; if it is a translator, add them, as in en:de={name}")
-    return Direction(*languages, engine, describe_origin(name, languages))
+    config, engine = load_config(name), load(name)
+    languages = named_languages(engine.source_tokenizer)
+    codes = [code.replace("_", "-") for code in given.groups()[:2]] if given else languages
+    if task_of(config) == TRANSLATION:
+        if not codes:
+            raise UserError(f"{name} does not name its languages; add them, as in en:de={name}")
+        if not all(map(is_tag, codes)):
+            raise UserError(f"{':'.join(codes)}={name}: it is a translator; give its languages, as in en:de={name}")
+        languages = codes
+    described = describe_origin(name, languages, config) | {"takesAnyText": has_whole_symbols(engine.source_tokenizer)}
+    source, target = codes or (SOURCE, TARGET)
+    return Direction(source, target, engine, described | {"codes": [source, target]})
 
 
 class Directions:
@@ -145,7 +165,7 @@ class Directions:
     All directions of a service.
 
     Raises:
-        UserError: two models have the same direction.
+        UserError: two models have the same codes.
     """
 
     def __init__(self, directions: Iterable[Direction]):
@@ -153,14 +173,16 @@ class Directions:
         for direction in directions:
             source, target = direction.source, direction.target
             if self.find(source, target) is not None:
-                raise UserError(f"two models translate from {source} to {target}; give one per direction")
+                raise UserError(
+                    f"two models go from {source} to {target}; give one for each direction, or, if they have no "
+                    "languages, name their sides, as in words:phones=FOLDER"
+                )
             self._by_codes[_normalized(source), _normalized(target)] = direction
         self.all = list(self._by_codes.values())
-        self.names = {
-            code: name
-            for direction in self.all
-            for code, name in zip(direction.described["languages"], direction.described["languageNames"], strict=True)
-        }
+        codes = dict.fromkeys(code for direction in self.all for code in direction.described["codes"])
+        languages = {code for direction in self.all for code in direction.described["languages"]}
+        self.languages = [code for code in codes if code in languages]
+        self.names = {code: language_name(code) if code in languages else code for code in codes}
 
     def find(self, source: str, target: str) -> Direction | None:
         """The direction between two languages, in any spelling of their codes; None if it is not served."""

@@ -26,12 +26,13 @@ _SHORT = 5_000  # characters
 Result = TypeVar("Result")
 
 
-def sentences_of(texts: Sequence[str], format: str, language: str) -> list[list[str]]:
+def sentences_of(texts: Sequence[str], format: str, language: str | None) -> list[list[str]]:
     """
     The sentences of each text.
 
     Args:
         format: a key of `documents.FORMATS`.
+        language: as in `Paragraphs`.
 
     Raises:
         UserError: a text is not in this format.
@@ -40,7 +41,11 @@ def sentences_of(texts: Sequence[str], format: str, language: str) -> list[list[
 
 
 def write_documents(
-    texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], count: int
+    texts: Sequence[str],
+    format: str,
+    languages: tuple[str | None, str | None],
+    known: dict[str, list[Translated]],
+    count: int,
 ) -> list[list[str]]:
     """
     Each text with its sentences replaced by their first, second, ... translation. The texts are read again, since
@@ -60,7 +65,7 @@ def write_documents(
     return found
 
 
-def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
+def cut_into_sentences(text: str, language: str | None) -> list[tuple[str, bool]]:
     """Split a text into parts, each with whether it is a sentence. Joined, the parts are the text."""
     parts: list[tuple[str, bool]] = []
     for line in text.splitlines(keepends=True):

@@ -75,7 +75,7 @@ class Metrics:
         self.requests = Counter("requests", "Requests that were answered.", ["path", "status"], **shared)
         self.seconds = Histogram("request_seconds", "Time until a request was answered.", ["path"], **shared)
         self.batches = Histogram("batch_sentences", "Sentences in a batch.", buckets=_BATCHES, **shared)
-        self.waiting = Gauge("waiting_sentences", "Sentences waiting to be translated.", **shared)
+        self.waiting = Gauge("waiting_sentences", "Sentences waiting for the model.", **shared)
 
 
 class RequestCounter:
@@ -214,13 +214,13 @@ class Service:
         """The most likely languages of `q` among those of the service, with their probabilities in percent."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
-        names = list(self.directions.names)
-        (row,) = await self._in_time(request, self.readers(language_probabilities, [text], names))
+        names = self.directions.languages or [each.source for each in self.directions.all]
+        (row,) = await self._in_time(request, self._probabilities([text], names))
         found = sorted(((each, row.get(each, 0.0)) for each in names), key=itemgetter(1), reverse=True)
         return JSONResponse([_detection(*each) for each in found[:_MOST_DETECTED]])
 
     async def languages(self, request: Request) -> Response:
-        """The languages of the service, each with the languages that it is translated into."""
+        """The codes of the service, with the codes that each can be the source for."""
         found = []
         for code, name in self.directions.names.items():
             targets = [each.target for each in self.directions.all if each.source == code]
@@ -278,11 +278,12 @@ class Service:
         return JSONResponse({"service": service, "directions": directions}, headers=_NO_CACHE)
 
     async def cut_for_page(self, request: Request) -> Response:
-        """Split `text`, in the language `source`, into parts, each with whether it is a sentence."""
+        """Split `text`, of a direction's source, into parts, each with whether it is a sentence."""
         parameters = await self._parameters(request)
-        text, source = text_of(parameters, "text"), text_of(parameters, "source")
+        text = text_of(parameters, "text")
+        direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         self._check_length([text])
-        work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, source)
+        work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, direction.languages[0])
         return JSONResponse({"parts": await self._in_time(request, work)})
 
     async def translate_for_page(self, request: Request) -> Response:
@@ -347,15 +348,20 @@ class Service:
             self._direction(AUTO, target)  # raises the error that lists the directions
         names = sources + [each for each in self.directions.names if is_one_language(each, target)]
         found = []
-        for row in await self.readers(language_probabilities, texts, names):
+        for row in await self._probabilities(texts, names):
             likely = max(sources, key=lambda each: row.get(each, 0.0))
             if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
                 likely = names[-1]
             found.append((likely, row.get(likely, 0.0)))
         return found
 
+    async def _probabilities(self, texts: list[str], codes: list[str]) -> list[dict[str, float]]:
+        """`language_probabilities` for those codes that are languages."""
+        languages = [code for code in codes if code in self.directions.languages]
+        return await self.readers(language_probabilities, texts, languages) if languages else [{}] * len(texts)
+
     def _direction(self, source: str, target: str) -> Direction:
-        """The direction between two languages. Raises HTTPException 400 if it is not served."""
+        """The direction between two codes. Raises HTTPException 400 if it is not served."""
         direction = self.directions.find(source, target)
         if direction is None:
             served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)

@@ -46,8 +46,8 @@ async def translate_texts(
         Busy: as in `Batcher.translate`.
         ReaderLost: as in `Readers`.
     """
-    engine, languages = direction.engine, (direction.source, direction.target)
-    read = await aside_if_long(texts, 1, readers, sentences_of, texts, format, direction.source)
+    engine, languages = direction.engine, direction.languages
+    read = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages[0])
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(read)))
     tokens = await aside_if_long(sentences, 1, asyncio.to_thread, engine.tokenize, sentences)
     for problem in _too_long(engine, sentences, tokens).values():

@@ -169,9 +169,9 @@ class Warnings:
             logger.warning(f"{self.unit} {number}: {message}")
 
     def add_cut(self, number: int) -> None:
-        """Warn about a translation that reached the maximum length."""
-        message = "the translation was cut at the maximum length (--max-new-tokens)"
-        self.add("the translations of {} were cut at the maximum length", number, message)
+        """Warn about an output that reached the maximum length."""
+        message = "the output was cut at the maximum length (--max-new-tokens)"
+        self.add("the outputs of {} were cut at the maximum length", number, message)
 
     def add_unusual(self, number: int, message: str) -> None:
         """Warn about a sentence that is longer than any in training."""
@@ -200,9 +200,7 @@ def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict
         if length > translator.limit:
             too_long[index] = f"{length} tokens, but the model takes {translator.limit}"
         elif longest is not None and length > longest:
-            unusual[index] = (
-                f"{length} tokens; no training sentence had more than {longest}, so the translation may be poor"
-            )
+            unusual[index] = f"{length} tokens; no training sentence had more than {longest}, so the output may be poor"
     return too_long, unusual
 
 
@@ -289,7 +287,7 @@ def translate_lines(
         _check_file(text, translator)
     prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
-        print("Type one sentence per line; press Ctrl-D to quit.", file=sys.stderr)
+        print("Type one input per line; press Ctrl-D to quit.", file=sys.stderr)
     size = WINDOW if text.total is None else WINDOW * windows_at_once
     number = 0
     bar = tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None)  # None: shown on a terminal
@@ -304,7 +302,9 @@ def translate_lines(
                     error = UserError(f"{text.name}, line {number + index + 1}: {problem}")
                     sentences, tokens = sentences[:index], tokens[:index]
                     break
-                warnings.add("{} could not be translated and are empty", number + index + 1, f"{problem}; left empty")
+                warnings.add(
+                    "{} are too long or not UTF-8, and are empty", number + index + 1, f"{problem}; left empty"
+                )
                 sentences[index], tokens[index] = "", []
             for index in sorted(unusual.keys() & range(len(sentences))):
                 warnings.add_unusual(number + index + 1, unusual[index])

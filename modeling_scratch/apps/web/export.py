@@ -1,4 +1,4 @@
-"""Exports a model as a web page that translates in the browser: a folder for any static server, or a single file."""
+"""Exports a model as a web page that runs it in the browser: a folder for any static server, or a single file."""
 
 import base64
 import gzip
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from ...errors import UserError, as_user_error, explained_import
 from ...files import temporary_folder
 from ...inference.alignments import alignment_heads
 from ...languages import language_name
-from ...model.configuration_scratch import ScratchConfig
+from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
 from ..convert.checking import load_model, verify_scores
@@ -50,7 +51,7 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
     model = load_model(name, ScratchConfig.model_type).float().eval()
     runtime = runtime_files()  # before anything is written, since fetching them may fail
     folder.mkdir()
-    two, languages = write_tokenizers(name, folder, "a page")
+    two, languages, takes_any_text = write_tokenizers(name, folder, "a page")
     described = describe_model(model, name, languages, quantize, license)
     export_graphs(model, folder)
     difference = verify_scores(model, OnnxScorer(folder, read_search(model)))
@@ -68,7 +69,8 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
     needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]
-    described |= {"hasTargetTokenizer": two, "modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
+    described |= {"hasTargetTokenizer": two, "takesAnyText": takes_any_text}
+    described |= {"modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
     described["bytes"] = sum((folder / file).stat().st_size for file in needed)
     (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return difference
@@ -121,7 +123,7 @@ def describe_model(
 
     Args:
         name: the folder or Hub name of the model.
-        languages: tags of source and target; empty: unknown.
+        languages: tags of source and target; empty: unknown, or there are none.
         license: the model's; None: read it from the folder.
 
     Raises:
@@ -131,7 +133,7 @@ def describe_model(
     with as_user_error(f"{name}: ", ValueError):
         heads = alignment_heads(model)
     search = exported_search(model, name, "the page", keeps_phrases=False)
-    described = describe_origin(name, languages, license)
+    described = describe_origin(name, languages, model.config, license)
     return described | {
         "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
@@ -149,8 +151,11 @@ def describe_model(
     }
 
 
-def describe_origin(name: str, languages: list[str], license: str | None = None) -> dict[str, Any]:
+def describe_origin(
+    name: str, languages: list[str], config: PreTrainedConfig, license: str | None = None
+) -> dict[str, Any]:
     """A model's languages, examples, and facts that its run recorded. The arguments are those of `describe_model`."""
+    is_translator, task = task_of(config) == TRANSLATION, None
     try:
         from .run_facts import examples_of, facts_of, records_of
     except ModuleNotFoundError as error:
@@ -159,11 +164,12 @@ def describe_origin(name: str, languages: list[str], license: str | None = None)
         examples, facts = [], []  # in a service without the extra for training
     else:
         run = records_of(name)
-        examples, facts = examples_of(run), facts_of(Path(name), run, license)
+        examples, facts, task = examples_of(run), facts_of(Path(name), run, license), run and run.recipe.data.task
     return {
-        "title": title_of_model(name, languages),
+        "title": title_of_model(name, languages if is_translator else [], task),
         "languages": languages,
-        "languageNames": [language_name(tag) for tag in languages],
+        "sides": [language_name(tag) for tag in languages] if is_translator and languages else ["Input", "Output"],
+        "hasSentences": is_translator or bool(languages),
         "examples": examples,
         "facts": facts,
     }
@@ -192,9 +198,13 @@ def exported_search(
     return search
 
 
-def title_of_model(name: str, languages: list[str]) -> str:
-    """The model's languages, such as "English to German"; if they are unknown, the last part of its name."""
-    return " to ".join(map(language_name, languages)) or Path(name).name
+def title_of_model(name: str, languages: list[str], task: str | None = None) -> str:
+    """
+    A translator's languages, such as "English to German"; or else what the outputs are, if the recipe says so; or else
+    the last part of the model's name.
+    """
+    task = task and task[0].upper() + task[1:]
+    return " to ".join(map(language_name, languages)) or task or Path(name).name
 
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:

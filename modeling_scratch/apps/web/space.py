@@ -81,11 +81,11 @@ def _card(license: str | None, options: PushOptions, title: str) -> str:
         "sdk": "static",
         "app_file": PAGE,
         "models": [options.repo_id],
-        "short_description": "Translates in your browser",
+        "short_description": "Runs in your browser",
     }
     metadata |= {"license": license} if license else {}
     text = (
-        f"{title}: a page that translates with {hub_link(options.repo_id)} in the reader's browser. The text never "
-        "leaves the page."
+        f"{title}: a page that runs {hub_link(options.repo_id)} in the reader's browser. The text never leaves the "
+        "page."
     )
     return f"---\n{yaml_dump(metadata)}---\n\n# {title}\n\n{text}\n"

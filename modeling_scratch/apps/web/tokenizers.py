@@ -6,13 +6,13 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import UserError
-from ...loading import load_tokenizers, named_languages, save_tokenizers
+from ...loading import has_whole_symbols, load_tokenizers, named_languages, save_tokenizers
 from ...model.translation_pipeline import TARGET_FOLDER
 
 EXPORTED_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str]]:
+def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str], bool]:
     """
     Write the `EXPORTED_FILES` of a model's tokenizers to a folder.
 
@@ -21,7 +21,8 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
         where: the kind of export, for messages.
 
     Returns:
-        Whether source and target have separate tokenizers, and the language tags of both (empty: unknown).
+        Whether source and target have separate tokenizers, the language tags of both (empty: unknown), and whether the
+        source's takes any text (`has_whole_symbols`).
 
     Raises:
         UserError: a tokenizer has no tokenizer.json, since it is not from the tokenizers library.
@@ -36,7 +37,7 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
             if path.is_file() and path.name not in EXPORTED_FILES:
                 path.unlink()
         _write_whether_spaces_are_cleaned(part / "tokenizer_config.json", tokenizer)
-    return two, named_languages(source)
+    return two, named_languages(source), has_whole_symbols(source)
 
 
 def _write_whether_spaces_are_cleaned(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -9,6 +9,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from ...errors import UserError
 from ...hub.allowed_files import CARD
 from ...hub.card import license_of
 from ...languages import language_codes
-from ...model.configuration_scratch import ScratchConfig
+from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings
@@ -54,10 +55,10 @@ def export_transformersjs(name: str, folder: Path) -> float:
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
     folder.mkdir()
-    two, languages = write_tokenizers(name, folder, _WHERE)
+    two, languages, _ = write_tokenizers(name, folder, _WHERE)
     if two:
         raise UserError(
-            f"{name} has a tokenizer for each language, but transformers.js supports only one; export a page instead "
+            f"{name} has a tokenizer for each side, but transformers.js supports only one; export a page instead "
             "(scratch export web) or train with tokenizer.shared: true"
         )
     search = exported_search(model, name, _WHERE, keeps_phrases=True)
@@ -73,7 +74,7 @@ def export_transformersjs(name: str, folder: Path) -> float:
         quantize_weights(quantized)
     _write_json(folder / "config.json", _config(model.config, search))
     _write_json(folder / "generation_config.json", _generation_config(search))
-    (folder / CARD).write_text(card_of_folder(name, languages, search), encoding="utf-8")
+    (folder / CARD).write_text(card_of_folder(name, languages, search, task_of(model.config)), encoding="utf-8")
     return difference
 
 
@@ -90,10 +91,14 @@ def _generation_config(search: SearchSettings) -> dict:
     return settings | ({"bad_words_ids": search.banned} if search.banned else {})
 
 
-def card_of_folder(name: str, languages: list[str], search: SearchSettings) -> str:
+def card_of_folder(name: str, languages: list[str], search: SearchSettings, task: str = TRANSLATION) -> str:
     """The folder's README.md, which is its card on the Hub."""
     run = records_of(name)
-    metadata = {"library_name": "transformers.js", "pipeline_tag": "translation"}
+    metadata: dict[str, Any] = {"library_name": "transformers.js", "pipeline_tag": TRANSLATION}
+    title, called = title_of_model(name, languages), "translate"
+    if task != TRANSLATION:
+        metadata |= {"pipeline_tag": "text-generation", "tags": [task]}
+        title, called = title_of_model(name, [], run and run.recipe.data.task), "generate"
     metadata |= {"language": language_codes(languages)} if language_codes(languages) else {}
     license = license_of(Path(name), run)
     metadata |= {"license": license} if license else {}
@@ -102,17 +107,17 @@ def card_of_folder(name: str, languages: list[str], search: SearchSettings) -> s
 ---
 {yaml_dump(metadata)}---
 
-# {title_of_model(name, languages)}, for transformers.js
+# {title}, for transformers.js
 
 ```js
 import {{ pipeline }} from "@huggingface/transformers";
-const translate = await pipeline("translation", "user/name-onnx", {{ dtype: "fp32" }});
-console.log(await translate({example}, {{ max_new_tokens: {search.longest} }}));
+const {called} = await pipeline("{task}", "user/name-onnx", {{ dtype: "fp32" }});
+console.log(await {called}({example}, {{ max_new_tokens: {search.longest} }}));
 ```
 
 `user/name-onnx` is this folder's name on the Hub; in Node.js it can also be a path, such as `./folder`. With
-`dtype: "q8"`, transformers.js loads 8-bit weights, a quarter of the size. The model translates one sentence at a time;
-pass several as an array.
+`dtype: "q8"`, transformers.js loads 8-bit weights, a quarter of the size. The model takes one text at a time; pass
+several as an array.
 
 This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
 its `config.json` has this type so that transformers.js runs the graphs in `{_GRAPHS}` as an encoder-decoder. Their

@@ -78,7 +78,7 @@ def test_all_sentences_are_translated_in_one_call():
         calls.append(sentences)
         return [Translated("x") for _ in sentences]
 
-    found = translate_paragraphs(["One cat. Two cats.", "", "Three."], record, None, None)
+    found = translate_paragraphs(["One cat. Two cats.", "", "Three."], record, "", None)
     assert calls == [["One cat.", "Two cats.", "Three."]]
     assert [each.text for each in found] == ["x x", "", "x"]
 

@@ -196,7 +196,7 @@ def without_data(run):
     ("options", "change", "why"),
     [
         ({}, without_translations, "b/translations/test.txt: no such file"),
-        ({}, of_a_later_scoring, "the translations of b are not those that were scored"),
+        ({}, of_a_later_scoring, "the outputs of b are not those that were scored"),
         ({}, with_other_references, "BLEU was"),
         ({}, without_data, "the data of b cannot be read: "),
         ({"translations": GOOD[:4]}, None, "6 and 4 sentences"),

@@ -239,7 +239,7 @@ def test_the_page_is_served_with_a_description_of_the_models(url):
 
 def test_a_text_is_split_for_the_page_without_losing_characters(url):
     text = "Dr. Smith sleeps. ***\n\n A bird."
-    parts = post(f"{url}/page/sentences", {"text": text, "source": "en"})[1]["parts"]
+    parts = post(f"{url}/page/sentences", {"text": text, "source": "en", "target": "de"})[1]["parts"]
     assert "".join(part for part, _ in parts) == text
     assert [part for part, is_sentence in parts if is_sentence] == ["Dr. Smith sleeps.", "A bird."]
 

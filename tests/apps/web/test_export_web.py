@@ -232,14 +232,16 @@ def test_tokens_are_located_in_the_text_even_if_decoding_adds_spaces():
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-def test_the_page_cuts_text_as_the_service_does():
+@pytest.mark.parametrize("language", ["en", None])
+def test_the_page_cuts_text_as_the_service_does(language):
     text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
     page = (ROOT / "modeling_scratch/apps/web/page/page.js").read_text()
     script = page[page.index("const TRANSLATABLE") : page.index("// The parts with offsets")]
-    script += f"console.log(JSON.stringify(cut({json.dumps(text)}, 'en')))"
+    model = {"languages": [language] if language else [], "hasSentences": language is not None, "takesAnyText": True}
+    script += f"console.log(JSON.stringify(cut({json.dumps(text)}, {json.dumps(model)})))"
     parts = node("-e", script)
     assert "".join(part for part, _ in parts) == text
-    assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, "en") if part[1]]
+    assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, language) if part[1]]
 
 
 @needs_runtime

@@ -132,7 +132,7 @@ def test_the_page_of_a_service_translates_with_a_key_in_both_directions(visit, t
         assert page.locator("#marks mark").count() > 0
         page.evaluate("document.getElementById('time').textContent = ''")  # of the first translation
         page.select_option("#direction", label="German to French")
-        sync_api.expect(page.locator("#target-language")).to_have_text("French")
+        sync_api.expect(page.locator("#target-side")).to_have_text("French")
         sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"))  # all requests are answered
         assert page.locator("#target .word").count() > 20
 
@@ -163,6 +163,7 @@ def test_a_page_from_disk_fits_the_screen_and_works_by_keyboard(one_file, visit,
     assert page.locator("#marks mark").count() == 0
     page.check("#several")
     assert page.locator("#alternatives li").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("#clear")
     assert page.locator("#target").text_content() == ""
 

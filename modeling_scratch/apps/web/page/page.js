@@ -1,8 +1,8 @@
-// The page: sends text to the worker sentence by sentence, and shows translations as words that can be pointed at.
+// The page: sends text to the worker in parts, and shows the outputs as words that can be pointed at.
 
 const get = (id) => document.getElementById(id);
 const [source, target, marks, status, loading] = ["source", "target", "marks", "status", "loading"].map(get);
-const WAIT = 120; // milliseconds after the last key press before the text is translated
+const WAIT = 120; // milliseconds after the last key press before the model runs
 const LOWEST = 0.04; // words with smaller weights are not marked
 
 function element(name, properties = {}, ...children) {
@@ -66,18 +66,20 @@ const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]
 // The language without region, de for de-AT: browsers know its code even if they reject the tag.
 const base = (tag) => tag?.split("-")[0].toLowerCase();
 
-// Cuts a text into sentences and the parts between them: [text, is a sentence].
-function cut(text, language) {
+// Cuts a text into sentences, or into lines for a model without languages, and the parts between them: [text, is a
+// sentence]. Only sentences go to the model.
+function cut(text, { languages, hasSentences, takesAnyText }) {
   const found = [];
   const add = (part, isSentence) => part && found.push([part, isSentence]);
-  const segmenter = new Intl.Segmenter(base(language), { granularity: "sentence" });
+  const segmenter = new Intl.Segmenter(base(languages[0]), { granularity: "sentence" });
+  const whole = (line) => [{ segment: line, index: 0 }];
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment, index } of segmenter.segment(line[0])) {
+    for (const { segment, index } of hasSentences ? segmenter.segment(line[0]) : whole(line[0])) {
       const before = segment.length - segment.trimStart().length;
       const sentence = segment.trim();
       add(segment.slice(0, before), false);
       const isNumber = index === 0 && segment.length < line[0].length && NUMBER.test(segment);
-      add(sentence, TRANSLATABLE.test(sentence) && !isNumber);
+      add(sentence, (TRANSLATABLE.test(sentence) && !isNumber) || (takesAnyText && !hasSentences));
       add(segment.slice(before + sentence.length), false);
     }
   }
@@ -126,7 +128,7 @@ async function copy(text) {
   }
 }
 
-// -- the translator ----------------------------------------------------------------------------------------------------
+// -- the page ----------------------------------------------------------------------------------------------------------
 
 class Page {
   constructor(worker, models) {
@@ -149,10 +151,9 @@ class Page {
   describe() {
     const { model } = this;
     document.title = get("title").textContent = model.title;
-    [get("source-language"), get("target-language")].forEach((heading, side) => {
-      heading.textContent = model.languageNames[side] ?? heading.textContent;
-    });
-    if (model.languages.length) [source.lang, target.lang] = model.languages;
+    [get("source-side").textContent, get("target-side").textContent] = model.sides;
+    source.placeholder = `Type or paste text${model.hasSentences ? "" : ", one input per line"}`;
+    [source.lang, target.lang] = model.languages.length ? model.languages : ["", ""];
     marks.lang = source.lang;
     for (const list of ["beams", "examples", "facts"]) get(list).replaceChildren();
     const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
@@ -186,7 +187,7 @@ class Page {
       const isLeft = (part) => part.isSentence && (!best(part) || best(part).problem);
       const text = this.parts.map((part) => (part.isSentence && !isLeft(part) ? best(part).text : part.text));
       const left = this.parts.filter(isLeft).length;
-      const copied = left ? `Copied; ${left} ${left === 1 ? "sentence is" : "sentences are"} not translated.` : "Copied.";
+      const copied = left ? `Copied; ${left} ${left === 1 ? "part has" : "parts have"} no output yet.` : "Copied.";
       say((await copy(text.join(""))) ? copied : "The browser does not allow copying: select the text and copy it.");
     };
     get("beams").onchange = () => {
@@ -214,7 +215,7 @@ class Page {
     get("examples").hidden = Boolean(source.value.trim());
   }
 
-  // Arrow keys move through the words of the translation.
+  // Arrow keys move through the words of the output.
   move(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // shortcuts of the browser
     const right = getComputedStyle(target).direction === "rtl" ? -1 : 1;
@@ -250,11 +251,11 @@ class Page {
     }
     const text = source.value;
     const number = (this.number += 1);
-    const { languages } = this.model;
-    const parts = this.worker.cut ? await this.worker.cut(text, languages) : null;
+    const { languages, codes, hasSentences } = this.model;
+    const parts = this.worker.cut && hasSentences ? await this.worker.cut(text, codes) : null;
     if (number !== this.number) return;
     this.text = text;
-    this.parts = placed(parts ?? cut(text, languages[0]), languages[1]);
+    this.parts = placed(parts ?? cut(text, this.model), languages[1]);
     const texts = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => text);
     for (const text of texts) if (this.known.get(text)?.[0].isPassing) this.known.delete(text);
     this.missing = [...new Set(texts.filter((text) => !this.known.has(text)))];
@@ -263,7 +264,7 @@ class Page {
     mark();
     this.show();
     const options = { numBeams: Number(get("beams").value) };
-    this.worker.postMessage({ translate: { number, sentences: this.missing, options, languages } });
+    this.worker.postMessage({ translate: { number, sentences: this.missing, options, codes } });
   }
 
   receive({ translated, done }) {
@@ -284,7 +285,7 @@ class Page {
     const wrong = found.find(([, best]) => best?.problem);
     target.ariaBusy = String(found.some(([, best]) => !best));
     if (wrong) say(`“${shortened(wrong[0].text)}”: ${wrong[1].problem}`, true);
-    else if (found.some(([, best]) => best?.isCut)) say("A translation was cut off at the maximum length.");
+    else if (found.some(([, best]) => best?.isCut)) say("An output was cut off at the maximum length.");
     else say("");
     if (this.started !== null && target.ariaBusy === "false") {
       get("time").textContent = `${Math.round(performance.now() - this.started)} ms`;
@@ -300,7 +301,7 @@ class Page {
     this.showAlternatives();
   }
 
-  // The node of a part: white space, a sentence that is not (yet) translated, or the words of a translation.
+  // The node of a part: white space, a sentence without output (yet), or the words of its output.
   element(part) {
     if (!part.isSentence) return document.createTextNode(part.text);
     const best = this.known.get(part.text)?.[0];
@@ -317,7 +318,7 @@ class Page {
     return element("span", { className: best.isCut ? "cut" : "" }, ...made);
   }
 
-  // Shows all translations that were found for the last sentence.
+  // Shows all outputs that were found for the last sentence.
   showAlternatives() {
     const last = this.parts.findLast(({ isSentence }) => isSentence);
     const found = (this.known.get(last?.text) ?? []).filter(({ problem }) => !problem);
@@ -328,7 +329,7 @@ class Page {
       const translation = element("span", { lang: target.lang, dir: "auto" }, text);
       return element("li", {}, translation, " ", element("small", {}, score.toFixed(2)));
     });
-    const note = "Scores are logarithms of probabilities. Beam search finds several translations.";
+    const note = "Scores are logarithms of probabilities. Beam search finds several outputs.";
     get("alternatives").replaceChildren(element("ol", {}, ...items), element("small", {}, note));
   }
 }
@@ -339,7 +340,7 @@ async function load(model) {
   get("licenses").textContent = new TextDecoder().decode(files[model.licenses]);
   const worker = new Worker(URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })));
   const loaded = new Promise((resolve, reject) => {
-    worker.onerror = (event) => reject(new Error(event.message ?? "This browser cannot run the translator."));
+    worker.onerror = (event) => reject(new Error(event.message ?? "This browser cannot run the model."));
     worker.onmessage = ({ data }) => (data.failed ? reject(new Error(data.failed)) : resolve());
   });
   const buffers = Object.values(files).map(({ buffer }) => buffer);
@@ -351,7 +352,7 @@ async function load(model) {
 // For a page served by `scratch serve`: an object with the worker's interface, through which the service translates.
 async function connect({ isKeyNeeded, mostCharacters }) {
   const { Service } = await import("./service.js");
-  get("promise").textContent = "The text is translated on the server of this page.";
+  get("promise").textContent = "The model runs on the server of this page, which receives your text.";
   get("licensed").hidden = true;
   get("keys").hidden = !isKeyNeeded;
   return new Service(() => get("key").value, mostCharacters);

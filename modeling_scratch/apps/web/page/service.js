@@ -9,18 +9,18 @@ export class Service {
   }
 
   // The parts of a text, [text, is a sentence]; null for a blank text, or if the service fails.
-  async cut(text, [source]) {
+  async cut(text, [source, target]) {
     if (!text.trim()) return null;
-    return this.ask("page/sentences", { text, source }).then(
+    return this.ask("page/sentences", { text, source, target }).then(
       ({ parts }) => parts,
       () => null, // the request that translates the sentences will report the error
     );
   }
 
-  async postMessage({ translate: { number, sentences, options, languages } }) {
+  async postMessage({ translate: { number, sentences, options, codes } }) {
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
-    const [source, target] = languages;
+    const [source, target] = codes;
     let first = 0;
     for (const some of this.grouped(sentences)) {
       const answer = await this.ask("page/translate", { ...options, sentences: some, source, target }, signal).catch((error) => error);

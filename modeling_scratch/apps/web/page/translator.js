@@ -112,7 +112,7 @@ export class Translator {
     const ids = this.encode(sentence);
     const { longestSource } = this.model;
     if (longestSource !== null && ids.length > longestSource) {
-      throw new Error(`The sentence has ${ids.length} tokens, but the model takes ${longestSource}. Split the sentence.`);
+      throw new Error(`The text has ${ids.length} tokens, but the model takes ${longestSource}. Split it.`);
     }
     const input = new this.ort.Tensor("int64", BigInt64Array.from(ids.map(BigInt)), [1, ids.length]);
     const { source } = await this.encoder.run({ input_ids: input });
