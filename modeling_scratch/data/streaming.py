@@ -26,7 +26,7 @@ from ..errors import ProcessError, UserError, as_user_error
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
 from .batches import BatchShare, Collator, EpochBatches, plan_batches, worker_options
-from .sources import source_of
+from .sources import side_of, source_of
 from .tokenizer import MANY_DROPPED, PairTokenizer
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class PairStream:
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
         with as_user_error("the training stream: "):  # such as a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
-                yield [pair[side] for side in sides for pair in batch]
+                columns = columns_of(batch)
+                yield [sentence for side in sides for sentence in side_of(columns, side)]
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
@@ -68,6 +69,11 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     if (source := source_of("train", data, seed)) is None:
         raise UserError("data.train_files must be set if the other splits are local files")
     return PairStream(source.stream(), hashlib.sha256(source.fingerprint().encode()).hexdigest(), source.revision)
+
+
+def columns_of(pairs: list[dict[str, str]]) -> dict[str, list[str]]:
+    """Pairs of a stream, at least one, as columns."""
+    return {name: [pair[name] for pair in pairs] for name in pairs[0]}
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class StreamReader(torch.utils.data.IterableDataset):
                 return position
             count = len(pool)
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
-            kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], range(count))
+            kept = self.tokenizer(columns_of(pool), range(count))
             del pool
             source_lengths, target_lengths = (
                 np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from datasets import Dataset
 
-from modeling_scratch.data import local_files, sources
+from modeling_scratch.data import local_files
 from modeling_scratch.data.local_files import check_files
 from modeling_scratch.data.sources import load_pairs, source_of
 from modeling_scratch.errors import UserError
@@ -326,7 +326,7 @@ def test_bytes_and_invalid_text_in_parquet_are_errors(tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "name", "kind"),
-    [(local_files, "_row", "csv"), (local_files, "_row", "parquet"), (sources, "cell_text", "jsonl")],
+    [(local_files, "_row", "csv"), (local_files, "_row", "parquet"), (local_files, "cell_text", "jsonl")],
 )
 def test_our_own_bugs_are_not_reported_as_errors_of_a_file(module, name, kind, tmp_path, monkeypatch):
     path = table(tmp_path, kind, [{"en": "a", "de": "b"}])
