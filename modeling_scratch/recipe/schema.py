@@ -203,6 +203,11 @@ class DataSection(Section):
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of `embedded` or `dates`")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1, le=1_000_000)
+    augment: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        {},
+        description="changes to training pairs, drawn anew in each epoch: functions of data/augmentation.py, each with "
+        "the probability that it changes a pair: {lower_case: 0.3}",
+    )
     num_workers: int = Field(
         0, ge=0, description="worker processes of each training process, for tokenizing and for preparing batches"
     )

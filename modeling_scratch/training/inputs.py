@@ -13,7 +13,8 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.batches import BinCollator, EpochBatches, PairCollator
+from ..data.augmentation import make_augmenter
+from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollator
 from ..data.corpus import Links
 from ..data.local_files import check_files
 from ..data.sources import load_pairs, source_of
@@ -114,7 +115,9 @@ def prepare_inputs(
         batches: GlobalBatches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
     else:
         weights = np.asarray(pairs["train"]["weight"][:]) if data.mix else None
-        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
+        train, augment = tokenized("train"), make_augmenter(data.augment, recipe.seed)
+        augmented = AugmentedPairs(pairs["train"], train, tokenizer, augment) if augment else None
+        batches = EpochBatches(train, recipe, collate, accelerator, weights, augmented)
         # For a warning by `scratch translate`; Transformers saves settings of any name.
         longest_source = int(batches.lengths[0].max())
         model.generation_config.longest_training_source = longest_source  # type: ignore[attr-defined]
@@ -159,6 +162,7 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
         config: the config of the model to train.
     """
     check_files(recipe.data)
+    make_augmenter(recipe.data.augment, recipe.seed)
     check_alignments(recipe)
     check_metrics(recipe)
     _check_workers(recipe.data.num_workers)
