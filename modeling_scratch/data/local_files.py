@@ -105,7 +105,12 @@ def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
     Args:
         header: whether the first line of a CSV or TSV file names the columns; otherwise they are numbered from 1.
     """
-    return FORMATS[path.suffix.lower()](path, header)
+    return FORMATS[_kind(path)](path, header)
+
+
+def _kind(name: Path | str) -> str:
+    """The ending of a file's name: .tsv for pairs.tsv and for pairs.tsv.gz."""
+    return Path(str(name).removesuffix(".gz")).suffix.lower()
 
 
 def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -239,7 +244,7 @@ def _is_quoted(path: Path, header: bool) -> bool:
         _log_once(
             logging.WARNING,
             f"data: {path}: quotation marks around whole cells are kept as text; if a program added them, rename the "
-            f"file to {path.stem}.csv",
+            f"file to {path.name.replace('.tsv', '.csv')}",
         )
     return False
 
@@ -351,7 +356,7 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
             if name in names:
                 continue
             advice = f"set data.{setting}"
-            if isinstance(name, str) and where.lower().endswith((".csv", ".tsv")):
+            if isinstance(name, str) and _kind(where) in (".csv", ".tsv"):
                 advice += (
                     "; if these are not names, the file has no header: set data.source_column and data.target_column "
                     "to the numbers of the columns, counted from 1"
@@ -397,7 +402,7 @@ def cell_text(value: Any, name: str | int, key: str | None, where: str) -> str:
 
 WHAT_CAN_BE_READ = (
     f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, target], "
-    "plain or .gz, or their common prefix (data/train for data/train.en and data/train.de)"
+    "or their common prefix (data/train for data/train.en and data/train.de), plain or .gz"
 )
 
 
@@ -412,9 +417,6 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     Raises:
         UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
-    for name in names:
-        if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
-            raise UserError(f"{key}: {name} is a compressed table; decompress it (gunzip -k)")
     tables = [_is_table(name) for name in names]
     if any(tables) and not all(tables):
         raise UserError(f"{key} mixes tables and text files: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
@@ -427,7 +429,7 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
 
 
 def _is_table(name: str) -> bool:
-    return Path(name).suffix.lower() in FORMATS
+    return _kind(name) in FORMATS
 
 
 def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:

@@ -129,6 +129,14 @@ def test_tables_of_every_kind_are_read_by_language_or_column(tmp_path, kind):
     assert loaded(DataSection(train_files=named, source_column="question", target_column="answer")) == PAIRS
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
+def test_tables_may_be_gzipped(tmp_path, kind):
+    plain = Path(table(tmp_path, kind, [{"en": source, "de": target} for source, target in PAIRS]))
+    packed = write(tmp_path / f"packed.{kind}.gz", plain.read_bytes(), compress=True)
+    assert loaded(DataSection(train_files=[packed, str(plain)])) == PAIRS * 2
+    check_files(DataSection(train_files=packed, validation_files=str(plain)))
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_tables_may_have_a_translation_column(tmp_path, kind):
     rows = [{"translation": {"de": target, "en": source}} for source, target in PAIRS]
@@ -304,7 +312,8 @@ def test_errors_in_text_files_name_the_file_and_the_line(name, content, message,
         ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl.*nested"),
         ("long.jsonl", b'{"de": "", "en": ["' + b"x" * 10_000 + b'"]}\n', r"holds \['x{1,20}\.\.\.x{1,20}'\]"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
-        ("packed.tsv.gz", b"anything", "packed.tsv.gz.*compressed"),
+        ("packed.tsv.gz", b"anything", "packed.tsv.gz.*gzip"),
+        ("packed.parquet.gz", gzip.compress(b"anything", mtime=0), "packed.parquet.gz: cannot be read as parquet"),
     ],
 )
 def test_errors_in_tables_name_the_file_and_the_line(name, content, message, tmp_path):
