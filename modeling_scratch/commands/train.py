@@ -149,8 +149,10 @@ def describe_result(result: dict[str, Any]) -> list[str]:
         if before := result["before"].get(split):
             lines += ["  before fine-tuning:", *(f"  {line}" for line in evaluating.describe_scores(before))]
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
+    first = result["samples"][0]
+    command += f" --features {shlex.quote(first['features'])}" if "features" in first else ""
     return [
         *lines,
         f"The model is in {result['folder']}. Next, try a text of your own:",
-        f"  echo {shlex.quote(result['samples'][0]['source'])} | {command}",
+        f"  echo {shlex.quote(first['source'])} | {command}",
     ]

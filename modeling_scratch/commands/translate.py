@@ -41,6 +41,13 @@ _NBest = Annotated[
     int | None, typer.Option(min=1, max=1000, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
 ]
 _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tokens per batch (default: 4096)")]
+_Features = Annotated[
+    str | None, typer.Option(help="of all lines, such as 'V;PST;3;SG', for a model that was trained with features")
+]
+_FeaturesColumn = Annotated[
+    int | None,
+    typer.Option(min=2, help="lines have columns, separated by tabs: first the text, and the features in this one"),
+]
 _Workers = Annotated[
     int | None,
     typer.Option(
@@ -72,6 +79,8 @@ def main(
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
     dtype: Dtype = None,
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
+    features: _Features = None,
+    features_column: _FeaturesColumn = None,
     keep_going: _KeepGoing = False,
     format: _Format = None,
     language: Annotated[str | None, typer.Option(help="of a document, such as en (default: the model's)")] = None,
@@ -101,6 +110,7 @@ def main(
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
         _check_options(input, output, length_penalty, format, scores or n_best or alignments, language)
+        _check_features(features, features_column, format, alignments)
         if None not in (batch_size, batch_tokens):
             raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
         if n_best is not None and num_beams is not None and n_best > num_beams:
@@ -110,7 +120,7 @@ def main(
         if revision is not None and Path(model).is_dir():
             raise UserError(f"--revision {revision}: {model} is a folder; only a repository on the Hub has revisions")
 
-        from ..apps.translate.lines import is_large, opened_output, translate_lines
+        from ..apps.translate.lines import Features, is_large, opened_output, translate_lines
         from ..inference.translate import Translator
 
         path = None if input is None else Path(input)
@@ -144,8 +154,9 @@ def main(
                 languages = _languages(translator.source_tokenizer.init_kwargs, format, language, is_translator)
                 file.write(translated_document(path, format, languages, translator, settings, keep_going, quiet))
             else:
-                columns = (n_best is not None, scores, alignments)
-                translate_lines(path, file, translator, settings, *columns, keep_going, quiet, max(1, 2 * count))
+                columns, size = (n_best is not None, scores, alignments), max(1, 2 * count)
+                conditions = Features(features or "", features_column)
+                translate_lines(path, file, translator, settings, *columns, keep_going, quiet, size, conditions)
 
 
 def _languages(
@@ -162,6 +173,19 @@ def _languages(
     if source is None and is_translator:
         raise UserError(f"--format {format}: the model does not name its source language; add --language, such as en")
     return source, named.get("target_lang")
+
+
+def _check_features(features: str | None, column: int | None, format: str | None, alignments: bool) -> None:
+    """Raise UserError for options that do not go with features."""
+    if features is None and column is None:
+        return
+    name = "--features" if column is None else "--features-column"
+    if None not in (features, column):
+        raise UserError("--features is for all lines, --features-column for each; give one of them")
+    if format in FORMATS:
+        raise UserError(f"{name} is for lines; leave out --format {format}")
+    if alignments:
+        raise UserError(f"{name}: --alignments link the words of a text alone; leave one of them out")
 
 
 def _check_options(

@@ -25,8 +25,9 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from ..model.loss import IGNORE_INDEX
-from ..recipe.schema import Recipe
-from .tokenizer import pair_lengths
+from ..recipe.schema import SOURCE, TARGET, Recipe
+from .augmentation import Augmenter
+from .tokenizer import PairTokenizer, pair_lengths
 
 EMPTY = -1  # stands for a pair that the loss ignores: if a batch has fewer pairs than shares, some hold only this
 Ids = Sequence[int] | np.ndarray
@@ -241,16 +242,56 @@ class _Pairs(torch.utils.data.Dataset):
         return len(self.dataset)
 
 
+@dataclass
+class AugmentedPairs(torch.utils.data.Dataset):
+    """
+    Pairs that are changed and tokenized whenever they are drawn. A pair that would become empty or too long stays as it
+    is.
+
+    Args:
+        texts: the pairs before they were tokenized.
+        dataset: the tokenized pairs; their `index` is the row in `texts`.
+    """
+
+    texts: Dataset
+    dataset: Dataset
+    tokenizer: PairTokenizer
+    augment: Augmenter
+
+    def __post_init__(self):
+        self.unchanged, self.rows = _Pairs(self.dataset), np.asarray(self.dataset.with_format("numpy")["index"][:])
+
+    def __getitems__(self, drawn: list[tuple[int, int]]) -> list[Pair]:
+        """The pairs of some epochs and indices."""
+        indices = [index for _, index in drawn]
+        pairs = self.unchanged.__getitems__(indices)
+        if indices == [EMPTY]:
+            return pairs
+        rows = self.rows[indices].tolist()
+        texts = self.texts[rows]
+        changed = self.augment(texts, [(epoch, row) for (epoch, _), row in zip(drawn, rows, strict=True)])
+        differing = [
+            place
+            for place in range(len(drawn))
+            if any(changed[side][place] != texts[side][place] for side in (SOURCE, TARGET))
+        ]
+        if differing:
+            tokens = self.tokenizer({name: [changed[name][place] for place in differing] for name in texts}, differing)
+            for place, *pair in zip(tokens["index"], tokens["input_ids"], tokens["labels"], strict=True):
+                pairs[place] = tuple(pair)
+        return pairs
+
+
 def make_loader(
-    dataset: Dataset,
-    micro_batches: Iterable[list[int]],
+    dataset: Dataset | AugmentedPairs,
+    micro_batches: Iterable[list[Any]],
     collate: Collator,
     num_workers: int = 0,
     pin: bool = False,
 ) -> DataLoader:
-    """A DataLoader over one process's micro-batches of tokenized pairs."""
+    """A DataLoader over one process's micro-batches, of indices; those of augmented pairs with their epoch."""
     return DataLoader(
-        _Pairs(dataset),
+        dataset if isinstance(dataset, AugmentedPairs) else _Pairs(dataset),
         batch_sampler=micro_batches,
         collate_fn=collate,
         pin_memory=pin,
@@ -297,6 +338,13 @@ class BatchShare:
     target_tokens: int  # in the whole global batch, not in this share
 
 
+def counted_share(micro_batches: list[dict[str, torch.Tensor]], accelerator: Accelerator) -> BatchShare:
+    """A share whose target tokens are counted, and added to those of the others: all processes call this together."""
+    tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in micro_batches)
+    total = accelerator.reduce(torch.tensor(tokens, device=accelerator.device), "sum").item()
+    return BatchShare(iter(micro_batches), len(micro_batches), total)
+
+
 class EpochBatches:
     """
     The global batches of a tokenized data set, planned one epoch at a time. Unlike those of Accelerate's data loaders,
@@ -305,6 +353,8 @@ class EpochBatches:
     Args:
         dataset: the pairs, tokenized.
         weights: how often an epoch has the pair of each `index`; None: once.
+        augmented: the same pairs, changed in each epoch; None: they stay as they are. Batches are planned by the
+            lengths of the unchanged pairs.
     """
 
     revision = None  # the commit of the data, which only a stream records
@@ -316,7 +366,9 @@ class EpochBatches:
         collate: Collator,
         accelerator: Accelerator,
         weights: np.ndarray | None = None,
+        augmented: AugmentedPairs | None = None,
     ):
+        self.augmented = augmented
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
         self.lengths = pair_lengths(dataset)
         self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
@@ -367,23 +419,30 @@ class EpochBatches:
         if not workers and is_on_gpu:  # which would wait for batches to be laid out: 10 ms for 4,000 tokens
             cores = (os.cpu_count() or 1) // self.accelerator.num_processes
             workers = min(_WORKERS_OF_GPU, max(1, cores - 1))
-        loader = make_loader(
-            self.dataset, self._micro_batches(self.epoch, self.next_batch), self.collate, workers, is_on_gpu
-        )
-        batches = iter(loader)
+        drawn = self._micro_batches(self.epoch, self.next_batch)
+        micro_batches: Iterator[list[Any]]
+        if self.augmented is None:
+            micro_batches = (indices for _, indices in drawn)
+        else:
+            micro_batches = ([(epoch, index) for index in indices] for epoch, indices in drawn)
+        batches = iter(make_loader(self.augmented or self.dataset, micro_batches, self.collate, workers, is_on_gpu))
         while True:
             tokens = self.plan().target_tokens(self.next_batch)
             self.next_batch += 1
             if self.next_batch == len(self.plan()):
                 self.epoch, self.next_batch = self.epoch + 1, 0
-            yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
+            share = itertools.islice(batches, accumulation)
+            if self.augmented is None:
+                yield BatchShare(share, accumulation, tokens)
+            else:
+                yield counted_share(list(share), self.accelerator)
 
-    def _micro_batches(self, epoch: int, batch_index: int) -> Iterator[list[int]]:
-        """This process's micro-batches from a global batch on, forever."""
+    def _micro_batches(self, epoch: int, batch_index: int) -> Iterator[tuple[int, list[int]]]:
+        """This process's micro-batches from a global batch on, forever, each with its epoch."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             shares = (accelerator.process_index, accelerator.num_processes, accumulation)
-            yield from self._plan(epoch).micro_batches(batch_index, *shares)
+            yield from ((epoch, indices) for indices in self._plan(epoch).micro_batches(batch_index, *shares))
             epoch, batch_index = epoch + 1, 0
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import reprlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from glob import escape, glob
@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 from ..errors import UserError, as_user_error, beginning
 from ..files import LFS_POINTER, lfs_pointer_message, reading
-from ..recipe.schema import SOURCE, TARGET, DataSection
+from ..recipe.schema import FEATURES, SOURCE, TARGET, DataSection
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,12 @@ def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
     Args:
         header: whether the first line of a CSV or TSV file names the columns; otherwise they are numbered from 1.
     """
-    return FORMATS[path.suffix.lower()](path, header)
+    return FORMATS[_kind(path)](path, header)
+
+
+def _kind(name: Path | str) -> str:
+    """The ending of a file's name: .tsv for pairs.tsv and for pairs.tsv.gz."""
+    return Path(str(name).removesuffix(".gz")).suffix.lower()
 
 
 def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -239,7 +244,7 @@ def _is_quoted(path: Path, header: bool) -> bool:
         _log_once(
             logging.WARNING,
             f"data: {path}: quotation marks around whole cells are kept as text; if a program added them, rename the "
-            f"file to {path.stem}.csv",
+            f"file to {path.name.replace('.tsv', '.csv')}",
         )
     return False
 
@@ -311,16 +316,17 @@ FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
 
 # -- columns of tables -------------------------------------------------------------------------------------------------
 
-# For `source` and `target`: the column, by its name or, without a header, by its number; and the key in its cells if
-# each of them holds a text per language.
-Columns = dict[str, tuple[str | int, str | None]]
+# For `source`, `target` and, if the data have them, `features`: its columns (one for a text), each by its name or,
+# without a header, by its number; with the key in its cells if each of them holds a text per language.
+Columns = dict[str, list[tuple[str | int, str | None]]]
 _SHOWN = 20  # columns that a message names
 
 
 def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
     """
     Choose the source and target columns of a table: those of `data.source_column` and `data.target_column`, or those
-    named like `data.source_language` and `data.target_language`, or two keys of a `translation` column.
+    named like `data.source_language` and `data.target_language`, or two keys of a `translation` column. Choose
+    `data.feature_columns` too.
 
     Args:
         rows: the first rows of the table.
@@ -341,26 +347,36 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
             if language not in languages:
                 advice = "" if data.languages else " (set data.source_language and data.target_language)"
                 raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}{advice}")
-            columns[side] = ("translation", language)
-            continue
-        name = column or language
-        if name not in names:
-            advice = f"set data.{side}_column"
-            if column is None and data.languages is None:
+            columns[side] = [("translation", language)]
+        else:
+            columns[side] = [(column or language, None)]
+    if data.feature_columns:
+        columns[FEATURES] = [(name, None) for name in data.feature_columns]
+    for side, setting in ((SOURCE, "source_column"), (TARGET, "target_column"), (FEATURES, "feature_columns")):
+        for name, _ in columns.get(side, []):
+            if name in names:
+                continue
+            advice = f"set data.{setting}"
+            if side != FEATURES and getattr(data, setting) is None and data.languages is None:
                 advice += ", or data.source_language and data.target_language"
-            if isinstance(name, str) and where.lower().endswith((".csv", ".tsv")):
+            if isinstance(name, str) and _kind(where) in (".csv", ".tsv"):
                 advice += (
                     "; if these are not names, the file has no header: set data.source_column and data.target_column "
                     "to the numbers of the columns, counted from 1"
                 )
             raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
-        columns[side] = (name, None)
     if columns[SOURCE] == columns[TARGET] and data.source_column is data.target_column is None:
+        name, key = columns[SOURCE][0]
         raise UserError(
-            f"{where}: source and target are the same column, {columns[SOURCE][1] or columns[SOURCE][0]!r}; set "
-            "data.source_column and data.target_column"
+            f"{where}: source and target are the same column, {key or name!r}; set data.source_column and "
+            "data.target_column"
         )
     return columns
+
+
+def joined_cells(cells: Sequence[tuple[Any, str | int, str | None]], where: str) -> str:
+    """The text of a column, or the features of several, from the cells of a row with their columns."""
+    return ";".join(filter(None, (cell_text(*cell, where) for cell in cells)))
 
 
 def _listed(names: list[str | int]) -> str:
@@ -389,7 +405,7 @@ def cell_text(value: Any, name: str | int, key: str | None, where: str) -> str:
 
 WHAT_CAN_BE_READ = (
     f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, target], "
-    "plain or .gz, or their common prefix (data/train for data/train.en and data/train.de)"
+    "or their common prefix (data/train for data/train.en and data/train.de), plain or .gz"
 )
 
 
@@ -404,9 +420,6 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     Raises:
         UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
-    for name in names:
-        if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
-            raise UserError(f"{key}: {name} is a compressed table; decompress it (gunzip -k)")
     tables = [_is_table(name) for name in names]
     if any(tables) and not all(tables):
         raise UserError(f"{key} mixes tables and text files: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
@@ -419,15 +432,16 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
 
 
 def _is_table(name: str) -> bool:
-    return Path(name).suffix.lower() in FORMATS
+    return _kind(name) in FORMATS
 
 
 def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
     """Pairs of text files: source and target."""
     has_tables = any(_is_table(name) for each in data.files().values() for name in each)
-    for side in (SOURCE, TARGET):
-        if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
-            raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
+    for column in ("source_column", "target_column", "feature_columns"):
+        may_be_of_others = column != "feature_columns" and (data.on_the_hub or has_tables)
+        if getattr(data, column) is not None and not may_be_of_others:
+            raise UserError(f"data.{column}: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
         if data.names[0] == data.names[1]:
             raise UserError(f"{key}: source and target are the same file, {names[0]}.{data.names[0]}")

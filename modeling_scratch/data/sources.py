@@ -7,11 +7,11 @@ To add another source, implement `PairSource` and choose it in `source_of`.
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import islice, zip_longest
+from itertools import islice, repeat, zip_longest
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -32,9 +32,10 @@ from datasets.fingerprint import Hasher
 from xxhash import xxh3_128
 
 from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
-from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
+from ..model.batched_generation import with_features
+from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, FEATURES, SOURCE, TARGET, DataSection
 from .corpus import DAYS, HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
-from .local_files import FIRST_ROWS, Columns, cell_text, choose_columns, find_files, read_lines, read_table
+from .local_files import FIRST_ROWS, Columns, choose_columns, find_files, joined_cells, read_lines, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class PairSource(ABC):
     @abstractmethod
     def load(self) -> Dataset:
         """
-        All pairs, in text columns `source` and `target`.
+        All pairs, in text columns `source` and `target`, and `features` if the recipe names columns of features.
 
         Raises:
             UserError: a file, column or language is missing, or something in a file cannot be read.
@@ -140,11 +141,12 @@ class LocalFiles(PairSource):
         entries = self._entries()
         key = Hasher.hash([entries, [_digest(path) for paths, _ in entries for path in paths]])
         folder = config.HF_DATASETS_CACHE / "modeling_scratch" / key
+        names = [SOURCE, TARGET, *([FEATURES] if self.data.feature_columns else [])]
         with as_user_error(f"the cache of the datasets library cannot be read; delete {folder}: "):
             try:
                 return Dataset.from_generator(
                     _read,
-                    features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+                    features=Features(dict.fromkeys(names, Value("string"))),
                     cache_dir=str(folder),
                     gen_kwargs={"entries": entries},
                     fingerprint=key,
@@ -201,11 +203,12 @@ def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[dict[str, str]]:
-    header = not isinstance(columns[SOURCE][0], int)
+    header = not isinstance(columns[SOURCE][0][0], int)
     for number, row in enumerate(read_table(path, header), start=1):
+        where = f"{path}, row {number}"
         yield {
-            side: cell_text(row.get(name), name, key, where=f"{path}, row {number}")
-            for side, (name, key) in columns.items()
+            side: joined_cells([(row.get(name), name, key) for name, key in chosen], where)
+            for side, chosen in columns.items()
         }
 
 
@@ -286,9 +289,13 @@ class HubDataset(PairSource):
 
 
 def _texts(batch: dict[Any, list], columns: Columns, where: str) -> dict[str, list[str]]:
-    """The sources and targets of a batch of rows."""
+    """The sources and targets, and features if any, of a batch of rows."""
     return {
-        side: [cell_text(value, name, key, where) for value in batch[name]] for side, (name, key) in columns.items()
+        side: [
+            joined_cells([(value, *column) for value, column in zip(values, chosen, strict=True)], where)
+            for values in zip(*(batch[name] for name, _ in chosen), strict=True)
+        ]
+        for side, chosen in columns.items()
     }
 
 
@@ -420,9 +427,11 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
         if source is None or (split == "train" and data.streaming):
             continue
         pairs[split] = _load(source, split)
-        first = " → ".join(map(beginning, pairs[split][0].values()))
+        first = pairs[split][0]
+        shown = " → ".join(beginning(first[side]) for side in (SOURCE, TARGET))
+        shown += f", {FEATURES} {beginning(first[FEATURES])}" if FEATURES in first else ""
         languages = " to ".join(data.names)
-        logger.info(f"data: {split}: {len(pairs[split]):,} pairs, {languages}, from {source.name}; the first: {first}")
+        logger.info(f"data: {split}: {len(pairs[split]):,} pairs, {languages}, from {source.name}; the first: {shown}")
     train, held_out = pairs.get("train"), None
     named = {split: pairs[split] for split in pairs if split != "train"}
     if "validation" not in pairs:
@@ -486,6 +495,10 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
             pairs = pairs.map(partial(_tagged, tag=entry.tag), batched=True, desc="tagging")
         parts.append(pairs.add_column("weight", [entry.weight] * len(pairs)))
     logger.info(f"data: {len(train):,} training pairs, mixed with {', '.join(f'{len(part):,}' for part in parts[1:])}")
+    if any(FEATURES in part.column_names for part in parts):
+        parts = [
+            part if FEATURES in part.column_names else part.add_column(FEATURES, [""] * len(part)) for part in parts
+        ]
     return concatenate_datasets(parts)
 
 
@@ -527,10 +540,20 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
     return train.select(kept), validation
 
 
+def whole_sources(pairs: Mapping[str, Sequence[str]]) -> list[str]:
+    """What models read of the sources of pairs; see `with_features`."""
+    return list(map(with_features, pairs[SOURCE], pairs[FEATURES] if FEATURES in pairs else repeat("")))
+
+
+def side_of(pairs: Mapping[str, Sequence[str]], side: str) -> Sequence[str]:
+    """One side of pairs, with the features of sources, if the data have any."""
+    return whole_sources(pairs) if side == SOURCE and FEATURES in pairs else pairs[side]
+
+
 def _pairs_of(dataset: Dataset) -> Iterator[tuple[str, str]]:
-    """The source and the target of each row."""
+    """The source, with its features, and the target of each row."""
     for batch in dataset.iter(_READ_ROWS):
-        yield from zip(batch[SOURCE], batch[TARGET], strict=True)
+        yield from zip(side_of(batch, SOURCE), batch[TARGET], strict=True)
 
 
 def _rows_in(pairs: Dataset, others: Dataset) -> set[int]:

@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 
 from ..errors import ProcessError, UserError, as_user_error
-from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
-from .batches import BatchShare, Collator, EpochBatches, plan_batches, worker_options
-from .sources import source_of
+from .augmentation import Augmenter, make_augmenter
+from .batches import BatchShare, Collator, EpochBatches, counted_share, plan_batches, worker_options
+from .sources import side_of, source_of
 from .tokenizer import MANY_DROPPED, PairTokenizer
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class PairStream:
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
         with as_user_error("the training stream: "):  # such as a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
-                yield [pair[side] for side in sides for pair in batch]
+                columns = columns_of(batch)
+                yield [sentence for side in sides for sentence in side_of(columns, side)]
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
@@ -68,6 +69,11 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     if (source := source_of("train", data, seed)) is None:
         raise UserError("data.train_files must be set if the other splits are local files")
     return PairStream(source.stream(), hashlib.sha256(source.fingerprint().encode()).hexdigest(), source.revision)
+
+
+def columns_of(pairs: list[dict[str, str]]) -> dict[str, list[str]]:
+    """Pairs of a stream, at least one, as columns."""
+    return {name: [pair[name] for pair in pairs] for name in pairs[0]}
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         pool_size: pairs that are shuffled and sorted together, and held in memory.
         reader, readers: the number of this reader, from 0, and how many there are.
         position: where to begin.
+        augment: changes the pairs of each pass; None: they stay as they are.
 
     Yields:
         ({input_ids, attention_mask, position_ids, labels}, position after the batch).
@@ -112,7 +119,9 @@ class StreamReader(torch.utils.data.IterableDataset):
         reader: int,
         readers: int,
         position: Position,
+        augment: Augmenter | None = None,
     ):
+        self.augment = augment
         self.stream, self.tokenizer, self.collate = stream, tokenizer, collate
         self.tokens_per_batch, self.pool_size = tokens_per_batch, pool_size
         self.seed, self.reader, self.readers, self.position = seed, reader, readers, position
@@ -142,8 +151,12 @@ class StreamReader(torch.utils.data.IterableDataset):
                 return position
             count = len(pool)
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
-            kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], range(count))
-            del pool
+            columns: Mapping[str, Sequence[str]] = columns_of(pool)
+            if self.augment is not None:
+                place = (self.reader, position.passes, position.pool)
+                columns = self.augment(columns, [(*place, number) for number in range(count)])
+            kept = self.tokenizer(columns, range(count))
+            del pool, columns
             source_lengths, target_lengths = (
                 np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET)
             )
@@ -248,6 +261,7 @@ class StreamBatches:
             reader,
             self.readers,
             self.positions[reader],
+            make_augmenter(recipe.data.augment, recipe.seed),
         )
         return DataLoader(
             pairs,
@@ -268,11 +282,10 @@ class StreamBatches:
                 except (ValueError, OSError, RuntimeError) as error:  # on this process only
                     raise ProcessError(f"the training stream: {_message(error)}") from error
                 batches.append(batch)
-            tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
-            total = self.accelerator.reduce(torch.tensor(tokens, device=self.accelerator.device), "sum").item()
+            share = counted_share(batches, self.accelerator)
             self.positions = positions
             self._warn_about_dropped(positions[self.mine[0]])
-            yield BatchShare(iter(batches), len(batches), total)
+            yield share
 
     def _warn_about_dropped(self, first: Position) -> None:
         """Warn once if many of the pairs that the first reader has read were dropped."""

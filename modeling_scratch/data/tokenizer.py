@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError
 from ..loading import NO_REMOTE_CODE, has_whole_symbols, loading
-from ..model.batched_generation import INVISIBLE, clean
-from ..recipe.schema import SOURCE, TARGET, TokenizerKind
+from ..model.batched_generation import INVISIBLE, SEPARATOR
+from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
+from .sources import side_of, whole_sources
 
 logger = logging.getLogger(__name__)
 
@@ -66,20 +67,24 @@ def _train_symbols(
     sentences: Iterator[list[str]], vocab_size: int, kind: TokenizerKind, pattern: str | None
 ) -> Tokenizer:
     """
-    A vocabulary of whole symbols: the most frequent ones. Text in NFC, without `INVISIBLE` characters, comes back
-    exactly if all its symbols are in the vocabulary and none spells a special token; any other symbol is the unknown
-    token, which decoding drops.
+    A vocabulary of whole symbols: the most frequent ones, of which each feature is one (see `with_features`). Text in
+    NFC, without `INVISIBLE` characters, comes back exactly if all its symbols are in the vocabulary and none spells a
+    special token; any other symbol is the unknown token, which decoding drops.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), normalizers.NFC()])
+    symbol = {"characters": r"[\s\S]", "words": r"\S+"}.get(kind, pattern or "")
+    try:
+        Regex(symbol)
+    except Exception as error:
+        raise UserError(f"tokenizer.pattern is not a regular expression: {error}") from error
+    # A feature is at the beginning or after another. Without this condition, the separator would be searched for from
+    # every character of a text.
+    symbols = Regex(rf"(?<![^{SEPARATOR}])[^{SEPARATOR}]+{SEPARATOR}|(?:{symbol})")
     if kind == "words":  # decoding joins them with spaces
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(symbols, "removed", invert=True)
     else:
-        try:
-            expression = Regex(r"[\s\S]" if pattern is None else pattern)
-        except Exception as error:
-            raise UserError(f"tokenizer.pattern is not a regular expression: {error}") from error
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(expression, "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(symbols, "isolated")
         tokenizer.decoder = decoders.Fuse()
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=False
@@ -124,8 +129,9 @@ def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int
         dataset = dataset.select(sorted(random.Random(seed).sample(range(len(dataset)), rows)))
 
     def batches() -> Iterator[list[str]]:
-        for batch in dataset.select_columns(columns).iter(_READ_ROWS):
-            yield [sentence for column in columns for sentence in batch[column]]
+        given = [*columns, *({FEATURES} & set(dataset.column_names))]
+        for batch in dataset.select_columns(given).iter(_READ_ROWS):
+            yield [sentence for column in columns for sentence in side_of(batch, column)]
 
     return batches(), len(dataset) * len(columns)
 
@@ -214,7 +220,7 @@ class PairTokenizer:
     Tokenizes pairs, and drops those that are empty or too long.
 
     Args:
-        cleans_sources: apply `clean` to sources, as translating does, and remove invisible characters from targets.
+        cleans_sources: clean sources, as translating does, and remove invisible characters from targets.
     """
 
     source_tokenizer: PreTrainedTokenizerBase
@@ -223,13 +229,18 @@ class PairTokenizer:
     max_target_tokens: int
     cleans_sources: bool = True
 
-    def __call__(self, sources: list[str], targets: list[str], indices: Sequence[int]) -> dict[str, list]:
+    def __call__(self, pairs: Mapping[str, Sequence[str]], indices: Sequence[int]) -> dict[str, list]:
         """
-        Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
-        pair that is kept, from `indices`.
+        Args:
+            pairs: the columns `source` and `target`, and `features` if the data have them.
+
+        Returns:
+            `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each pair
+            that is kept, from `indices`.
         """
+        sources, targets = list(pairs[SOURCE]), list(pairs[TARGET])
         if self.cleans_sources:
-            sources, targets = list(map(clean, sources)), [INVISIBLE.sub("", text).strip() for text in targets]
+            sources, targets = whole_sources(pairs), [INVISIBLE.sub("", text).strip() for text in targets]
         # text_target, since an OPUS-MT tokenizer has a SentencePiece model for each side.
         inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
         labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
@@ -272,7 +283,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
     """
 
     def tokenize(batch: dict[str, list[str]], indices: list[int]) -> dict[str, list]:
-        return tokenizer(batch[SOURCE], batch[TARGET], indices)
+        return tokenizer(batch, indices)
 
     tokenized = dataset.map(
         tokenize,
@@ -324,3 +335,8 @@ def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 def texts(dataset: Dataset) -> tuple[list[str], list[str]]:
     """The sources and the targets of pairs that are not tokenized yet."""
     return dataset[SOURCE][:], dataset[TARGET][:]
+
+
+def features_of(dataset: Dataset) -> list[str] | None:
+    """The features of pairs that are not tokenized yet; None if the data have none."""
+    return dataset[FEATURES][:] if FEATURES in dataset.column_names else None

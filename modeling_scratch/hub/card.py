@@ -23,6 +23,7 @@ from ..errors import TOKEN, UserError, without_tokens
 from ..languages import language_code
 from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, tells_nothing, title_of
 from ..model.configuration_scratch import task_of
+from ..recipe.schema import FEATURES
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
@@ -284,6 +285,7 @@ def card_of_run(
     facts = read_facts(run.folder, tags)
     facts.base_model = run.base_model
     facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
+    facts.features = next((each[FEATURES] for each in run.samples if each.get(FEATURES)), "")
     facts.task = run.recipe.data.task
     results = _eval_results(run, facts, tags)
     metadata |= {
@@ -338,7 +340,8 @@ def _duration(seconds: float) -> str:
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
     """Examples for the widget beside the card on the Hub: inputs to try, and their outputs."""
-    pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
+    without_features = [sample for sample in run.samples if not sample.get(FEATURES)]
+    pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in without_features]
     plain = [pair for pair in pairs if pair[0] and not any("\n" in text for text in pair)]
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
 
@@ -444,10 +447,11 @@ Losses are per target token, in nats. The training loss is the mean over the pre
 def _samples(run: RunRecords, facts: ModelFacts) -> str:
     if not run.samples:
         return ""
-    fields = ("source", "reference", "translation")
+    fields = ["source", "reference", "translation"] + [FEATURES] * any(FEATURES in sample for sample in run.samples)
     rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
     of = next(scored_set(record) for record in run.scored if "samples" in record)
-    shown = table([facts.languages[0] if facts.languages else "Source", "Reference", facts.output.capitalize()], rows)
+    titles = [facts.languages[0] if facts.languages else "Source", "Reference", facts.output.capitalize(), "Features"]
+    shown = table(titles[: len(fields)], rows)
     return f"The first pairs of `{of}`, not hand-picked:\n\n{shown}"
 
 

@@ -61,6 +61,7 @@ class ModelFacts:
     pipeline: bool = True  # whether `pipeline` works
     base_model: str | None = None  # a name on the Hub
     sources: list[str] = field(default_factory=list)  # example sentences
+    features: str = ""  # of an example, if the model was trained with features
     is_translator: bool = True  # whether its task is translation
     task: str | None = None  # what the outputs are, if it is not
 
@@ -139,6 +140,13 @@ def usage(facts: ModelFacts, repo_id: str) -> str:
         "`.py` files first, and pin the version you have read with `revision=COMMIT`."
     ]
     blocks += [_use_without_tokenizer(facts, repo_id)] if facts.tokenizers == 0 else _use(facts, repo_id)
+    if facts.features:
+        code = f"features={json.dumps(facts.features, ensure_ascii=False)}"
+        blocks.append(
+            f"It was trained with features, on which the output depends. The pipeline takes them as `{code}`, a string "
+            "for all inputs or a list with one for each. A tokenizer takes them before the text, each followed by "
+            "U+001F."
+        )
     limit = facts.generation.get("max_new_tokens") or facts.generation.get("max_length")
     end = f", and writes at most {limit:,} tokens" if limit else ""
     return "\n\n".join([*blocks, f"By default `generate` {describe_search(facts.generation)}{end}."])

@@ -109,9 +109,11 @@ class Translator:
         first = getattr(self.model, "members", [self.model])[0]
         return Aligner(first, self.source_tokenizer, self.target_tokenizer)
 
-    def tokenize(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
+    def tokenize(
+        self, texts: Sequence[str], limit: int | None = None, features: Sequence[str] | None = None
+    ) -> list[list[int]]:
         """`tokenize_texts` with the source's tokenizer."""
-        return tokenize_texts(self.source_tokenizer, texts, limit)
+        return tokenize_texts(self.source_tokenizer, texts, limit, features)
 
     def translate(
         self,
@@ -122,6 +124,7 @@ class Translator:
         min_batches: int = 1,
         map_batches: Callable[[list[Batch], dict[str, Any]], Iterable[Translations]] | None = None,
         progress: Callable[[int], Any] = lambda texts: None,
+        features: Sequence[str] | None = None,
         **settings,
     ) -> Translations:
         """
@@ -135,6 +138,7 @@ class Translator:
             map_batches: translates the batches, given the settings, and returns the translations of each in order, as
                 several processes do together; None: one after the other, here.
             progress: called after each batch with its number of texts.
+            features: of each text, if `tokens` are not given; None: none.
             settings: for `translate_batch`.
 
         Returns:
@@ -146,7 +150,7 @@ class Translator:
         """
         if tokens is None:
             is_limited = getattr(self.model.config, "position_embedding_type", None) == "learned"
-            tokens = self.tokenize(texts, self.limit if is_limited else None)
+            tokens = self.tokenize(texts, self.limit if is_limited else None, features)
         if min_batches > 1:
             share = max(1, -(-sum(map(len, tokens)) // min_batches))
             batch_tokens = share if batch_tokens is None else min(batch_tokens, share)
@@ -195,18 +199,24 @@ class Translator:
 
 
 def tokenize_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    limit: int | None = None,
+    features: Sequence[str] | None = None,
 ) -> list[list[int]]:
     """
     The token ids of each text; none for a text without a letter or a digit, which is not translated unless the
     tokenizer's symbols may be anything.
+
+    Args:
+        features: of each text; None: none.
 
     Raises:
         ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
     """
     if not has_whole_symbols(tokenizer):
         texts = [text if is_translatable(text) else "" for text in texts]
-    return tokenize(tokenizer, texts, limit)
+    return tokenize(tokenizer, texts, limit, features=features)
 
 
 def check_is_scratch(name: str, **options) -> None:

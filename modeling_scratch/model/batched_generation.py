@@ -24,27 +24,53 @@ def clean(text: str) -> str:
     return " ".join(INVISIBLE.sub("", text).split())
 
 
+# Ends each feature in a source. To `clean` it is white space, so neither a text nor a feature can contain it.
+SEPARATOR = "\u001f"
+
+
+def with_features(text: str, features: str = "") -> str:
+    """
+    What models read of a source: its features, each followed by `SEPARATOR`, and the text, all as `clean` leaves them;
+    nothing for a blank text.
+
+    Args:
+        features: conditions on the output, separated by semicolons, such as V;PST;3;SG.
+    """
+    text = clean(text)
+    tags = filter(None, map(clean, features.split(";"))) if text else ()
+    return "".join(f"{tag}{SEPARATOR}" for tag in tags) + text
+
+
 def tokenize(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    limit: int | None,
+    first: int = 0,
+    features: Sequence[str] | None = None,
 ) -> list[list[int]]:
     """
-    The token ids of each sentence, as `clean` leaves it; none for a blank sentence.
+    The token ids of each sentence, as `with_features` leaves it; none for a blank sentence.
 
     Args:
         limit: the most tokens that the model takes; None: no limit.
         first: the number of the first sentence, for error messages.
+        features: of each sentence; None: none.
 
     Raises:
-        ValueError: a sentence is not a string, not valid Unicode, or has more than `limit` tokens.
+        ValueError: a sentence or its features are not a string, not valid Unicode, or have more than `limit` tokens.
     """
-    for index, sentence in enumerate(sentences, start=first):
-        if not isinstance(sentence, str):
-            raise ValueError(f"input {index} is of type {type(sentence).__name__}; it must be a string")
-        try:
-            sentence.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"input {index} is not Unicode text: {error.reason} at {error.start}") from None
-    texts = list(map(clean, sentences))
+    features = [""] * len(sentences) if features is None else features
+    if len(features) != len(sentences):
+        raise ValueError(f"there are {len(sentences)} inputs, but features for {len(features)}")
+    for index, given in enumerate(zip(sentences, features, strict=True), start=first):
+        for name, text in zip(("input", "the features of input"), given, strict=True):
+            if not isinstance(text, str):
+                raise ValueError(f"{name} {index} is of type {type(text).__name__}; it must be a string")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{name} {index} is not Unicode text: {error.reason} at {error.start}") from None
+    texts = list(map(with_features, sentences, features))
     filled = [index for index, text in enumerate(texts) if text]
     ids: list[list[int]] = [[] for _ in sentences]
     if filled:

@@ -5,7 +5,7 @@ of other pairs "text2text-generation", find this file through `custom_pipelines`
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ class ScratchTranslationPipeline(Pipeline):
     translator(["The cat sleeps.", "We run."], num_beams=4, num_return_sequences=2)  # two dicts for each
     for (best,) in translator(line for line in file):  # reads ahead, but not the whole file
         print(best["translation_text"])
+    translator("sleep", features="V;PST")  # for models that were trained with features
     ```
 
     `trust_remote_code=True` runs the code stored with the model. Where this project is installed,
@@ -98,6 +99,8 @@ class ScratchTranslationPipeline(Pipeline):
         task: None: the one that the model's config names.
         batch_size: sentences per batch; None: as many as `batch_tokens` allows.
         batch_tokens: source tokens per batch including padding, if `batch_size` is not given; None: 4096.
+        features: conditions on the output, separated by semicolons, as in the model's training data: a string for all
+            sentences, or an iterable with one for each. None: no features.
         return_scores: add each translation's "score", the natural logarithm of its probability under the model, the end
             token included. None: only if there are several translations per sentence. (Beam search ranks by score /
             length^length_penalty. Samples are ranked by score, if there are scores.)
@@ -196,7 +199,7 @@ class ScratchTranslationPipeline(Pipeline):
                 "sentences; call model.generate"
             )
         batch_size = self.batch_size if batch_size is None else batch_size
-        tokens = forward.pop("batch_tokens", None)
+        tokens, features = forward.pop("batch_tokens", None), forward.pop("features", None)
         limits = {"batch_size": batch_size, "batch_tokens": DEFAULT_BATCH_TOKENS if tokens is None else tokens}
         several = setting_of(self.model, forward, "num_return_sequences")
         for name, number in (limits | {"num_return_sequences": several}).items():
@@ -208,10 +211,11 @@ class ScratchTranslationPipeline(Pipeline):
         if forward.get("return_scores") is None:
             forward["return_scores"] = several > 1
         translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
+        for_all = isinstance(features or "", str)
         if isinstance(inputs, str):
-            return translate([inputs])[0]
+            return translate([inputs], [features or ""] if for_all else list(features))[0]
         if isinstance(inputs, Sequence) and not isinstance(inputs, bytes):
-            results = translate(list(inputs))
+            results = translate(list(inputs), [features or ""] * len(inputs) if for_all else list(features))
             return results if several > 1 else [result[0] for result in results]
         if not isinstance(inputs, Iterable) and hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
             # a torch Dataset
@@ -222,18 +226,21 @@ class ScratchTranslationPipeline(Pipeline):
             ahead = SENTENCES_AHEAD
         else:
             ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
-        return self._stream(iter(inputs), ahead, translate)
+        return self._stream(iter(inputs), repeat(features or "") if for_all else iter(features), ahead, translate)
 
     @staticmethod
-    def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:
+    def _stream(
+        inputs: Iterator[str], features: Iterator[str], ahead: int, translate: Callable[..., list[list]]
+    ) -> Iterator[list[dict]]:
         first = 0
         while window := list(islice(inputs, ahead)):
-            yield from translate(window, first=first)
+            yield from translate(window, list(islice(features, len(window))), first=first)
             first += len(window)
 
     def _translate(
         self,
         sentences: list[str],
+        features: list[str],
         limits: dict[str, int | None],
         several: int,
         forward: dict[str, Any],
@@ -241,7 +248,7 @@ class ScratchTranslationPipeline(Pipeline):
         first: int = 0,
     ) -> list[list[dict[str, Any]]]:
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
-        ids = self.preprocess(sentences, first)
+        ids = self.preprocess(sentences, first, features)
         empty = {self._key: ""} | ({"score": 0.0} if forward["return_scores"] else {})
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
         if progress and not all(ids):
@@ -254,9 +261,9 @@ class ScratchTranslationPipeline(Pipeline):
                 progress(len(batch))
         return results
 
-    def preprocess(self, sentences: list[str], first: int = 0) -> list[list[int]]:
+    def preprocess(self, sentences: list[str], first: int = 0, features: list[str] | None = None) -> list[list[int]]:
         """The token ids of each sentence; see `tokenize`."""
-        return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first)
+        return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first, features)
 
     def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool, **generation) -> dict:
         sequences, scores = generate_batch(self.model, batch["ids"], return_scores, **generation)

@@ -48,7 +48,7 @@ def _check_column(value: Any) -> Any:
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    return [value] if isinstance(value, str | int) else value
 
 
 def _are_test_sets(value: Any) -> Any:
@@ -64,6 +64,10 @@ def _are_test_sets(value: Any) -> Any:
 Interval = Annotated[int | str, BeforeValidator(_check_interval)]
 IntervalOrTime = Annotated[int | str, BeforeValidator(_check_interval_or_time)]
 Column = Annotated[int | str | None, BeforeValidator(_check_column)]
+Columns = Annotated[
+    Annotated[list[Annotated[int | str, BeforeValidator(_check_column)]], Field(min_length=1)] | None,
+    BeforeValidator(_as_list),
+]
 Files = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_as_list)]
 TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
 Betas = Annotated[list[Probability], Field(min_length=2, max_length=2)]
@@ -85,6 +89,7 @@ class Section(BaseModel):
 EMBEDDED_CORPUS, DATES = "embedded", "dates"
 EMBEDDED = (EMBEDDED_CORPUS, DATES)  # what is generated here
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
+FEATURES = "features"  # what else the target depends on
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # may differ from the model's own
 
@@ -110,7 +115,7 @@ class ModelSection(Section):
 
 def _check_embedded(section: Section, prefix: str, **splits: str) -> None:
     """ValueError if a section of the embedded corpus has keys that apply only to other data sets."""
-    allowed = dict.fromkeys(["subset", "revision", "source_column", "target_column"]) | splits
+    allowed = dict.fromkeys(["subset", "revision", "source_column", "target_column", "feature_columns"]) | splits
     if wrong := [prefix + key for key, name in allowed.items() if getattr(section, key) not in (None, name)]:
         raise ValueError(f"{', '.join(wrong)}: only for data sets on the Hub or in files, not for embedded ones")
 
@@ -125,6 +130,7 @@ class MixedSource(Section):
     split: str = Field("train", description="name of the split in a Hub data set")
     source_column: Column = Field(None, description="as in data.source_column")
     target_column: Column = Field(None, description="as in data.target_column")
+    feature_columns: Columns = Field(None, description="as in data.feature_columns")
     weight: float = Field(
         1.0,
         gt=0,
@@ -172,6 +178,11 @@ class DataSection(Section):
         "it is a name)",
     )
     target_column: Column = Field(None, description="the same for target_language")
+    feature_columns: Columns = Field(
+        None,
+        description="further columns, on which the target depends too, by name or number; each cell holds features, "
+        "separated by semicolons: V;PST;3;SG",
+    )
     train: str = Field("train", description="name of the split in a Hub data set")
     validation: str | None = Field("validation", description="name of the split; null: hold out validation_size pairs")
     test: str | None = Field("test", description="name of the split; null: no test")
@@ -194,6 +205,11 @@ class DataSection(Section):
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of `embedded` or `dates`")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1, le=1_000_000)
+    augment: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        {},
+        description="changes to training pairs, drawn anew in each epoch: functions of data/augmentation.py, each with "
+        "the probability that it changes a pair: {lower_case: 0.3}",
+    )
     num_workers: int = Field(
         0, ge=0, description="worker processes of each training process, for tokenizing and for preparing batches"
     )
@@ -228,7 +244,9 @@ class DataSection(Section):
         sections = []
         source, target = self.languages or (None, None)
         for each in self.mix:
-            changes = each.model_dump(include={"subset", "revision", "source_column", "target_column"})
+            changes = each.model_dump(
+                include={"subset", "revision", "source_column", "target_column", "feature_columns"}
+            )
             changes |= {"name": each.name or self.name, "train": each.split, "train_files": each.files}
             changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": []}
             changes |= {"source_language": source, "target_language": target}

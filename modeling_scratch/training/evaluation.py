@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 from ..data.batches import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
-from ..data.tokenizer import pair_lengths, texts
+from ..data.tokenizer import features_of, pair_lengths, texts
 from ..errors import Stopped, as_user_error
 from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
@@ -236,7 +236,7 @@ def translate_and_score(
     check_beams(keys, beams, "set evaluation.num_beams")
     if any(METRICS[key].top for key in keys):
         options["num_return_sequences"] = beams
-    options |= section.batch_limits() | {"accelerator": accelerator}
+    options |= section.batch_limits() | {"accelerator": accelerator, "features": features_of(pairs)}
     with explained:
         translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
     outputs = [[each.text for each in row] for row in translations]

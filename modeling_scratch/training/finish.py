@@ -20,7 +20,7 @@ from ..errors import Stopped, UserError
 from ..inference.alignments import Aligner, choose_heads
 from ..metrics import bleu_significance, describe_heads
 from ..recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
-from ..recipe.schema import Recipe
+from ..recipe.schema import FEATURES, SOURCE, TARGET, Recipe
 from .checkpoints import stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating, final_scores, final_splits, translate_split, validation_loss
@@ -144,10 +144,11 @@ def _choose_alignment_heads(
 
 def _samples(pairs: Dataset, translations: list[str]) -> list[dict[str, str]]:
     """The translations of a split's first sentences, for its record."""
-    sources, references = texts(pairs.select(range(min(_SAMPLES, len(pairs)))))
+    first = pairs.select(range(min(_SAMPLES, len(pairs))))
     return [
-        {"source": source, "reference": reference, "translation": translation}
-        for source, reference, translation in zip(sources, references, translations[:_SAMPLES], strict=True)
+        {"source": pair[SOURCE], "reference": pair[TARGET], "translation": translation}
+        | {name: pair[name] for name in (FEATURES,) if name in pair}
+        for pair, translation in zip(first, translations[:_SAMPLES], strict=True)
     ]
 
 

@@ -13,16 +13,25 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.batches import BinCollator, EpochBatches, PairCollator
+from ..data.augmentation import make_augmenter
+from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollator
 from ..data.corpus import Links
 from ..data.local_files import check_files
 from ..data.sources import load_pairs, source_of
 from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream
-from ..data.tokenizer import PairTokenizer, adopt_tokenizer, sample_sentences, texts, tokenize_pairs, train_tokenizer
+from ..data.tokenizer import (
+    PairTokenizer,
+    adopt_tokenizer,
+    features_of,
+    sample_sentences,
+    texts,
+    tokenize_pairs,
+    train_tokenizer,
+)
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
 from ..metrics import preparation_of
-from ..model.batched_generation import tokenize
+from ..model.batched_generation import SEPARATOR, tokenize
 from ..model.configuration_scratch import ScratchConfig, pipelines_for, task_of
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.translation_pipeline import TARGET_FOLDER
@@ -106,7 +115,9 @@ def prepare_inputs(
         batches: GlobalBatches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
     else:
         weights = np.asarray(pairs["train"]["weight"][:]) if data.mix else None
-        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
+        train, augment = tokenized("train"), make_augmenter(data.augment, recipe.seed)
+        augmented = AugmentedPairs(pairs["train"], train, tokenizer, augment) if augment else None
+        batches = EpochBatches(train, recipe, collate, accelerator, weights, augmented)
         # For a warning by `scratch translate`; Transformers saves settings of any name.
         longest_source = int(batches.lengths[0].max())
         model.generation_config.longest_training_source = longest_source  # type: ignore[attr-defined]
@@ -154,6 +165,7 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
         config: the config of the model to train.
     """
     check_files(recipe.data)
+    make_augmenter(recipe.data.augment, recipe.seed)
     check_alignments(recipe)
     check_metrics(recipe)
     _check_workers(recipe.data.num_workers)
@@ -250,12 +262,23 @@ def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
             raise UserError(
                 "tokenizer.existing: with model.start_from, a model keeps its own tokenizer; set it to null"
             )
-        return load_tokenizers(recipe.model.start_from)
+        source, target = load_tokenizers(recipe.model.start_from)
+        _check_features(recipe, source, f"model.start_from: {recipe.model.start_from}")
+        return source, target
     if recipe.tokenizer.existing:
         name = recipe.tokenizer.existing
         source = adopt_tokenizer(name)
+        _check_features(recipe, source, f"tokenizer.existing: {name}")
         return source, adopt_tokenizer(f"{name}/{TARGET_FOLDER}") if adopts_two(recipe) else source
     return None
+
+
+def _check_features(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    if recipe.data.feature_columns and tokenizer(f"a{SEPARATOR}b").input_ids == tokenizer("ab").input_ids:
+        raise UserError(
+            f"{name} has a tokenizer that drops the control character after each feature (data.feature_columns); train "
+            "a new model with a new tokenizer"
+        )
 
 
 def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
@@ -348,7 +371,7 @@ def _check_lengths(
     limit = config.max_position_embeddings
     for split in set(pairs) - {"train"}:
         with as_user_error(f"the {split} split: ", ValueError):
-            tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1)
+            tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1, features=features_of(pairs[split]))
 
 
 def _check_length_limit(recipe: Recipe, longest: int) -> None:

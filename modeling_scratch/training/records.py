@@ -134,7 +134,10 @@ def _last(records: list[dict[str, Any]], split: str) -> dict[str, Any]:
 
 
 def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """{source, reference, translation} of each sample that was recorded with the final scores; [] before."""
+    """
+    {source, reference, translation}, and features if the data have any, of each sample that was recorded with the final
+    scores; [] before.
+    """
     samples: list[dict[str, str]] = next((record["samples"] for record in reversed(records) if "samples" in record), [])
     return [{field: without_tokens(text.strip()) for field, text in sample.items()} for sample in samples]
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from datasets import Dataset
 
-from modeling_scratch.data import local_files, sources
+from modeling_scratch.data import local_files
 from modeling_scratch.data.local_files import check_files
 from modeling_scratch.data.sources import load_pairs, source_of
 from modeling_scratch.errors import UserError
@@ -129,6 +129,14 @@ def test_tables_of_every_kind_are_read_by_language_or_column(tmp_path, kind):
     assert loaded(en_de(train_files=table(tmp_path, kind, flat))) == PAIRS
     named = table(tmp_path, kind, [{"question": source, "answer": target} for source, target in PAIRS], "named")
     assert loaded(en_de(train_files=named, source_column="question", target_column="answer")) == PAIRS
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
+def test_tables_may_be_gzipped(tmp_path, kind):
+    plain = Path(table(tmp_path, kind, [{"en": source, "de": target} for source, target in PAIRS]))
+    packed = write(tmp_path / f"packed.{kind}.gz", plain.read_bytes(), compress=True)
+    assert loaded(DataSection(train_files=[packed, str(plain)])) == PAIRS * 2
+    check_files(DataSection(train_files=packed, validation_files=str(plain)))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -306,7 +314,8 @@ def test_errors_in_text_files_name_the_file_and_the_line(name, content, message,
         ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl.*nested"),
         ("long.jsonl", b'{"de": "", "en": ["' + b"x" * 10_000 + b'"]}\n', r"holds \['x{1,20}\.\.\.x{1,20}'\]"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
-        ("packed.tsv.gz", b"anything", "packed.tsv.gz.*compressed"),
+        ("packed.tsv.gz", b"anything", "packed.tsv.gz.*gzip"),
+        ("packed.parquet.gz", gzip.compress(b"anything", mtime=0), "packed.parquet.gz: cannot be read as parquet"),
     ],
 )
 def test_errors_in_tables_name_the_file_and_the_line(name, content, message, tmp_path):
@@ -360,7 +369,7 @@ def test_bytes_and_invalid_text_in_parquet_are_errors(tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "name", "kind"),
-    [(local_files, "_row", "csv"), (local_files, "_row", "parquet"), (sources, "cell_text", "jsonl")],
+    [(local_files, "_row", "csv"), (local_files, "_row", "parquet"), (local_files, "cell_text", "jsonl")],
 )
 def test_our_own_bugs_are_not_reported_as_errors_of_a_file(module, name, kind, tmp_path, monkeypatch):
     path = table(tmp_path, kind, [{"en": "a", "de": "b"}])

@@ -207,5 +207,5 @@ def test_targets_are_tokenized_with_the_target_model_of_marian(tmp_path):
     files = [str(tmp_path / file) for file in ("en.model", "de.model", "vocab.json")]
     marian, german = MarianTokenizer(*files), sentencepiece.SentencePieceProcessor(files[1])
     english, translation = pairs[0]["en"], pairs[0]["de"]
-    (labels,) = PairTokenizer(marian, marian, 256, 256)([english], [translation], [0])["labels"]
+    (labels,) = PairTokenizer(marian, marian, 256, 256)({"source": [english], "target": [translation]}, [0])["labels"]
     assert labels == [*(pieces[piece] for piece in german.encode(translation, out_type=str)), pieces["</s>"]]

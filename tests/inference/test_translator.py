@@ -6,7 +6,7 @@ from translators import SENTENCES, by_hand, one_vocabulary, two_vocabularies
 
 from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator
-from modeling_scratch.model import batched_generation
+from modeling_scratch.model.batched_generation import tokenize
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_each_text_is_tokenized_once(translator, monkeypatch):
     counted, tokenizer = [], translator.source_tokenizer
     monkeypatch.setattr(
         "modeling_scratch.inference.translate.tokenize",
-        lambda _, texts, limit: counted.append(len(texts)) or batched_generation.tokenize(tokenizer, texts, limit),
+        lambda _, texts, limit, features: counted.append(len(texts)) or tokenize(tokenizer, texts, limit),
     )
     tokens = translator.tokenize(SENTENCES)
     translator.translate(SENTENCES, tokens, batch_size=5, max_new_tokens=2)

@@ -50,11 +50,14 @@ def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
     assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 
-DRAWN = [*few_sentences(60), mixed_in(0.5), "data.embedded_size=60", "optimization.optimizer=muon"]
-STREAM = ["data.streaming=true", "data.shuffle_buffer=100"]
+CHANGED = "data.augment={lower_case: 0.5, drop_final_punctuation: 0.5}"
+DRAWN = [*few_sentences(60), mixed_in(0.5), "data.embedded_size=60", "optimization.optimizer=muon", CHANGED]
+STREAM = ["data.streaming=true", "data.shuffle_buffer=100", CHANGED]
 
 
-@pytest.mark.parametrize("options", [[], DRAWN, STREAM], ids=["mid-epoch", "pairs drawn in epoch 2, Muon", "stream"])
+@pytest.mark.parametrize(
+    "options", [[], DRAWN, STREAM], ids=["mid-epoch", "pairs drawn and changed in epoch 2, Muon", "stream"]
+)
 def test_a_killed_run_makes_the_same_updates_when_it_resumes(options, tmp_path, monkeypatch):
     """With dropout, and killed one update after a checkpoint."""
     options = [*options, "optimization.max_steps=12", "checkpoints.every=5", "evaluation.every=10"]

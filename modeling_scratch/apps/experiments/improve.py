@@ -183,6 +183,8 @@ class ImprovementPlan:
         self.recipe = self.records.recipe
         if self.recipe.data.languages is None:
             raise UserError(f"{options.run} has no languages; only translators can be improved")
+        if self.recipe.data.feature_columns:
+            raise UserError(f"{options.run} has data.feature_columns; only models without features can be improved")
         self.languages = self.recipe.data.languages
         for path in (*options.source_text, *options.target_text):
             check_file(path)

@@ -30,8 +30,8 @@ class Engine(Protocol):
     num_beams: int
     can_fork: bool
 
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text; an empty list for a text that does not go to the model."""
+    def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
+        """The token ids of each text, with its features; an empty list for a text that does not go to the model."""
 
     def translate_batch(self, texts: Sequence[str], tokens: list[list[int]], **settings) -> Translations:
         """The translations of each text, best first, with the settings of `Translator.translate_batch`."""
@@ -64,8 +64,8 @@ class CTranslate2Engine:
         self.num_beams = self.settings["beam_size"]
         self.source_tokenizer, self.target_tokenizer = load_tokenizers(name)
 
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        return tokenize_texts(self.source_tokenizer, texts)
+    def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
+        return tokenize_texts(self.source_tokenizer, texts, features=features)
 
     def translate_batch(
         self,

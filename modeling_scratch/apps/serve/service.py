@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
+_LONGEST_FEATURES = 1_000  # characters, which every sentence gets
 _MOST_DETECTED = 3  # languages that /detect returns
 _CLEARLY = 10  # a text is in a language that is this many times as likely as the others; single words often reach less
 _LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
@@ -192,7 +193,10 @@ class Service:
     # -- LibreTranslate's API (https://docs.libretranslate.com/api/operations/translate/) ------------------------------
 
     async def translate(self, request: Request) -> Response:
-        """Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`."""
+        """
+        Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`, with the same
+        `features` for all, if the model was trained with features.
+        """
         parameters = await self._parameters(request)
         given = parameters.get("q")
         is_list = isinstance(given, list)
@@ -203,7 +207,12 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         count = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        work = self._translated(texts, format, source, target, count)
+        features = as_text(parameters.get("features") or "", "features")
+        if len(features) > _LONGEST_FEATURES:
+            raise HTTPException(400, f"features has {len(features):,} characters; the limit is {_LONGEST_FEATURES:,}")
+        if features and format in WITH_INLINE_MARKUP:
+            raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
+        work = self._translated(texts, format, source, target, count, features)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each[0] for each in found]
         if count > 1:
@@ -316,7 +325,7 @@ class Service:
                 raise HTTPException(413, f"the request has {count:,} {what}; the limit is {limit:,}")
 
     async def _translated(
-        self, texts: list[str], format: str, source: str, target: str, count: int
+        self, texts: list[str], format: str, source: str, target: str, count: int, features: str
     ) -> tuple[dict[str, Any], list[list[str]]]:
         """An answer with the detected languages, if any, and the translations of each text, best first."""
         answer: dict[str, Any] = {}
@@ -332,7 +341,7 @@ class Service:
                 continue
             direction = self._direction(source, target)
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
-            made = await translate_texts(some, format, direction, count, align, self.batcher, self.readers)
+            made = await translate_texts(some, format, direction, count, align, self.batcher, self.readers, features)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import UserError, beginning
@@ -31,6 +32,7 @@ async def translate_texts(
     align: bool,
     batcher: Batcher,
     readers: Readers,
+    features: str = "",
 ) -> list[list[str]]:
     """
     The translations of each text, best first, with the structure of the text. The n-th best translation of a text
@@ -40,6 +42,7 @@ async def translate_texts(
         format: a key of `documents.FORMATS`.
         count: how many translations of each text.
         align: place tags within sentences by word alignments, in the best translation.
+        features: of each sentence; see `with_features`.
 
     Raises:
         UserError: a text is not in this format or takes too long to read, or a sentence has too many tokens.
@@ -49,7 +52,8 @@ async def translate_texts(
     engine, languages = direction.engine, direction.languages
     read = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages[0])
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(read)))
-    tokens = await aside_if_long(sentences, 1, asyncio.to_thread, engine.tokenize, sentences)
+    tokenize = partial(engine.tokenize, features=[features] * len(sentences))
+    tokens = await aside_if_long(sentences, 1, asyncio.to_thread, tokenize, sentences)
     for problem in _too_long(engine, sentences, tokens).values():
         raise UserError(problem)
     beams = max(engine.num_beams, count)

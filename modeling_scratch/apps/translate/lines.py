@@ -6,6 +6,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -204,35 +205,52 @@ def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict
     return too_long, unusual
 
 
-def _decoded(lines: Sequence[bytes], first: int) -> tuple[list[str], dict[int, str]]:
+@dataclass(frozen=True)
+class Features:
     """
-    The sentence on each line, without a byte order mark, and by index an error message for each line that is not UTF-8.
+    The conditions on the translations: the same `text` for all lines, or those in a `column` of each line, counted from
+    1 and separated by tabs, of which the first is the sentence.
+    """
+
+    text: str = ""
+    column: int | None = None
+
+
+def _decoded(lines: Sequence[bytes], first: int, features: Features) -> tuple[list[str], list[str], dict[int, str]]:
+    """
+    The sentence on each line, without a byte order mark, its features, and by index an error message for each line that
+    is not UTF-8 or lacks the column of features.
 
     Args:
         first: the index of the first line in the text.
     """
-    sentences, problems = [], {}
+    sentences, found, problems = [""] * len(lines), [features.text] * len(lines), {}
     for index, line in enumerate(lines):
         try:
-            sentences.append(line.decode("utf-8-sig" if first + index == 0 else "utf-8").strip())
+            text = line.decode("utf-8-sig" if first + index == 0 else "utf-8")
         except UnicodeDecodeError as error:
-            sentences.append("")
             problems[index] = f"not valid UTF-8 ({error.reason})"
-    return sentences, problems
+            continue
+        if features.column is not None and text.strip():
+            cells = text.split("\t")
+            if len(cells) < features.column:
+                problems[index] = f"there is no column {features.column} of features (--features-column)"
+                continue
+            text, found[index] = cells[0], cells[features.column - 1]
+        sentences[index] = text.strip()
+    return sentences, found, problems
 
 
-def _check_file(text: TextInput, translator: Translator) -> None:
+def _check_file(text: TextInput, translator: Translator, features: Features) -> None:
     """
     Raise UserError for the first line that cannot be translated. Lines with fewer bytes than the model takes tokens are
     not tokenized: each token except the end token is at least one byte.
     """
-    first = 0
+    first, most = 0, translator.limit - len(features.text.encode()) - bool(features.text)
     for lines in text.windows(WINDOW):
-        sentences, problems = _decoded(lines, first)
-        long = [
-            sentence if len(line) >= translator.limit else "" for sentence, line in zip(sentences, lines, strict=True)
-        ]
-        problems |= check_lengths(translator, translator.tokenize(long))[0]
+        sentences, found, problems = _decoded(lines, first, features)
+        long = [sentence if len(line) >= most else "" for sentence, line in zip(sentences, lines, strict=True)]
+        problems |= check_lengths(translator, translator.tokenize(long, features=found))[0]
         if problems:
             index = min(problems)
             raise UserError(f"{text.name}, line {first + index + 1}: {problems[index]}")
@@ -267,6 +285,7 @@ def translate_lines(
     keep_going: bool = False,
     quiet: bool = False,
     windows_at_once: int = 1,
+    features: Features = Features(),
 ) -> None:
     """
     Translate the lines of a file, or of standard input as they arrive.
@@ -278,13 +297,14 @@ def translate_lines(
         keep_going: write an empty line, with a warning, for a line that cannot be translated; otherwise it is an error.
         quiet: show no progress bar and no prompt.
         windows_at_once: how many windows of a file are translated together.
+        features: the conditions on the translations, for models that were trained with features.
 
     Raises:
         UserError: a line cannot be translated. In a file, this is found before translating.
     """
     text, warnings = TextInput(path), Warnings("line")
     if text.total is not None and not keep_going:
-        _check_file(text, translator)
+        _check_file(text, translator, features)
     prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
         print("Type one input per line; press Ctrl-D to quit.", file=sys.stderr)
@@ -293,8 +313,8 @@ def translate_lines(
     bar = tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None)  # None: shown on a terminal
     with closing(warnings), bar:
         for lines in text.windows(size, lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
-            sentences, problems = _decoded(lines, number)
-            tokens = translator.tokenize(sentences)
+            sentences, conditions, problems = _decoded(lines, number, features)
+            tokens = translator.tokenize(sentences, features=conditions)
             too_long, unusual = check_lengths(translator, tokens)
             problems, error = dict(sorted((problems | too_long).items())), None
             for index, problem in problems.items():

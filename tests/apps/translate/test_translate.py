@@ -182,9 +182,9 @@ def test_a_line_of_a_file_is_tokenized_once_unless_it_may_be_too_long(run, expec
     sizes = []
     monkeypatch.setattr(text_input, "WINDOW", 5)
 
-    def tokenize(tokenizer, sentences, limit):
+    def tokenize(tokenizer, sentences, limit, **features):
         sizes.append(sum(map(bool, sentences)))
-        return batched_generation.tokenize(tokenizer, sentences, limit)
+        return batched_generation.tokenize(tokenizer, sentences, limit, **features)
 
     monkeypatch.setattr("modeling_scratch.inference.translate.tokenize", tokenize)
     assert run(input=tmp_path / "source")[1].startswith(lines(*expected))

@@ -11,6 +11,7 @@ from modeling_scratch.apps.web import runtime
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.model.batched_generation import with_features
 
 
 def in_javascript(tokenizer, texts, folder) -> list[tuple[list[int], str]]:
@@ -41,11 +42,15 @@ def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
         ("characters", None, ["a cat 😀", "l'été", "xyz"]),
         ("words", None, ["p l ʷ a", "ɔ̃ q"]),
         ("pattern", r"\[[^\]]+]|Br?|Cl?|[A-Za-z=()]", ["CC(=O)[C@@H]Br", "Cl#N"]),
+        ("characters", None, [with_features("a cat", "V;first person"), with_features("xyz a", "N;V;é")]),
+        ("words", None, [with_features("p l", "V;first person"), with_features("p a", "N;V")]),
+        ("pattern", "CC|[A-Z]", [with_features("CCO", "CC;B A"), with_features("Occ", "C;CC")]),
+        ("bpe", None, [with_features("a cat", "V;first person"), with_features("xyz a", "N;V")]),
     ],
 )
 def test_symbols_are_the_same_in_javascript(kind, pattern, texts, tmp_path):
-    """Unknown ones too."""
-    tokenizer = train_tokenizer(iter([texts[:-1]]), 100, kind, pattern)
+    """Unknown ones too, and features."""
+    tokenizer = train_tokenizer(iter([texts[:-1]]), 300, kind, pattern)
     ids = [tokenizer(text).input_ids for text in texts]
     expected = [[each, tokenizer.decode(each, skip_special_tokens=True)] for each in ids]
     assert in_javascript(tokenizer, texts, tmp_path) == expected
