@@ -134,14 +134,14 @@ def _train_or_describe(
             print(push_run(recipe).describe())
 
 
-_SAMPLE = ("source", "reference", "output")  # what the fields of a sample are called
+_CALLED = {"translation": "output"}  # fields of a sample that are called otherwise
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:
     """The lines that report a finished run, and what to run next."""
     lines = []
     for sample in result["samples"]:
-        lines += ["", *(f"  {name:<9}  {text}" for name, text in zip(_SAMPLE, sample.values(), strict=True))]
+        lines += ["", *(f"  {_CALLED.get(field, field):<9}  {text}" for field, text in sample.items())]
     step, minutes, rate = result["step"], result["seconds"] / 60, result["target_tokens"] / result["seconds"]
     lines.append(f"\n{step:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second")
     for split, scores in result["scores"].items():

@@ -78,7 +78,7 @@ def test_every_input_has_features_or_none_has():
 
 # -- columns of a table ------------------------------------------------------------------------------------------------
 
-WORDS = DataSection(source_language=None, target_language=None)
+WORDS = DataSection()
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet", "csv"])
@@ -100,14 +100,14 @@ def test_columns_may_have_numbers_and_a_data_set_on_the_hub_has_names(tmp_path):
     data = DataSection(**numbers, feature_columns=3, validation_size=1)
     assert load_pairs(data, 0)["train"]["features"][:] == ["V;PST"]
     (tmp_path / "hub").mkdir()
-    table(tmp_path / "hub", "csv", [{"en": "go", "de": "went", "tags": "V;PST"}])
+    table(tmp_path / "hub", "csv", [{"source": "go", "target": "went", "tags": "V;PST"}])
     hub = DataSection(name=str(tmp_path / "hub"), feature_columns=["tags"])
     assert source_of("train", hub, 0).load()[:] == {"source": ["go"], "target": ["went"], "features": ["V;PST"]}
 
 
 def test_pairs_that_differ_in_features_are_different_pairs(tmp_path, caplog):
     """As those of words with two functions in one form; copies are not held out beside them."""
-    rows = [{"en": "set", "de": "set", "tags": tag} for tag in "ABC"]
+    rows = [{"source": "set", "target": "set", "tags": tag} for tag in "ABC"]
     data = DataSection(train_files=table(tmp_path, "tsv", rows), feature_columns="tags", validation_size=1)
     pairs = load_pairs(data, 0)
     assert sorted(pairs["train"]["features"][:] + pairs["validation"]["features"][:]) == ["A", "B", "C"]
@@ -115,10 +115,9 @@ def test_pairs_that_differ_in_features_are_different_pairs(tmp_path, caplog):
 
 
 def test_mixed_pairs_may_have_no_features(tmp_path):
-    train = table(
-        tmp_path, "tsv", [{"en": "go", "de": "went", "tags": "V;PST"}] * 2 + [{"en": "a", "de": "b", "tags": ""}]
-    )
-    more = table(tmp_path, "csv", [{"en": "c", "de": "d"}], name="more")
+    rows = [{"source": "go", "target": "went", "tags": "V;PST"}] * 2 + [{"source": "a", "target": "b", "tags": ""}]
+    train = table(tmp_path, "tsv", rows)
+    more = table(tmp_path, "csv", [{"source": "c", "target": "d"}], name="more")
     data = DataSection(train_files=train, validation_files=more, feature_columns=["tags"])
     with pytest.raises(UserError, match="no column 'tags'"):
         load_pairs(data, 0)
@@ -127,8 +126,8 @@ def test_mixed_pairs_may_have_no_features(tmp_path):
 
 
 def test_text_files_and_embedded_pairs_have_no_features(tmp_path):
-    for language in ("en", "de"):
-        (tmp_path / f"t.{language}").write_text("a\n")
+    for side in ("source", "target"):
+        (tmp_path / f"t.{side}").write_text("a\n")
     with pytest.raises(UserError, match=r"data\.feature_columns: text files"):
         source_of("train", DataSection(train_files=str(tmp_path / "t"), feature_columns=[1]), 0).load()
     with pytest.raises(ValueError, match="feature_columns"):

@@ -135,8 +135,8 @@ def test_tables_of_every_kind_are_read_by_language_or_column(tmp_path, kind):
 def test_tables_may_be_gzipped(tmp_path, kind):
     plain = Path(table(tmp_path, kind, [{"en": source, "de": target} for source, target in PAIRS]))
     packed = write(tmp_path / f"packed.{kind}.gz", plain.read_bytes(), compress=True)
-    assert loaded(DataSection(train_files=[packed, str(plain)])) == PAIRS * 2
-    check_files(DataSection(train_files=packed, validation_files=str(plain)))
+    assert loaded(en_de(train_files=[packed, str(plain)])) == PAIRS * 2
+    check_files(en_de(train_files=packed, validation_files=str(plain)))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
