@@ -5,6 +5,7 @@ Evaluation, recipes, records, cards and curves all read `METRICS`, so a new metr
 This module imports only the standard library, so that recipes and figures can read the table without sacreBLEU.
 """
 
+import logging
 import math
 import re
 from collections import Counter
@@ -18,6 +19,8 @@ from unicodedata import normalize
 
 from .errors import UserError
 from .languages import WITHOUT_SPACES, base_language
+
+logger = logging.getLogger(__name__)
 
 # Bootstrap resamples for the 95 % intervals; they take 0.1 s per 1,000 sentences and 80 kB per sentence.
 RESAMPLES = 1000
@@ -478,6 +481,8 @@ def score(
     for key in asked_for(final, chosen, also, metrics):
         metric, prepared = METRICS[key], preparation_of(key, language, canonical)
         theirs = [[text for text in map(prepared.prepare, each) if text is not None] for each in references]
+        if final and (lost := theirs.count([])):
+            logger.warning(f"{key}: {lost:,} of {len(theirs):,} references are not valid, so their outputs are wrong")
         ours: list[Any] = [prepared.prepare(first) for first, *_ in outputs]
         if metric.top is not None:
             distinct = (dict.fromkeys(map(prepared.prepare, each)) for each in outputs)

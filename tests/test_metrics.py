@@ -287,6 +287,13 @@ def test_the_rank_of_smiles_counts_molecules_once_and_only_valid_ones():
     assert scores["cer"] == score(references, [row[0] for row in outputs], references, metrics=["cer"])["cer"]
 
 
+def test_references_that_are_not_smiles_are_counted(caplog):
+    pytest.importorskip("rdkit")
+    scores = score(["", ""], ["CO", "C("], ["OC", "C("], metrics=["exact_match"], canonical="smiles")
+    assert scores["exact_match"] == 50
+    assert "exact_match: 1 of 2 references are not valid" in caplog.text
+
+
 @pytest.mark.parametrize("key", ["canonical=smiles", "also=[invalid_smiles]"])
 def test_without_rdkit_a_run_says_at_its_start_what_to_install(key, monkeypatch, tmp_path, capsys):
     metrics._smiles.cache_clear()

@@ -149,8 +149,8 @@ def describe_result(result: dict[str, Any]) -> list[str]:
         if before := result["before"].get(split):
             lines += ["  before fine-tuning:", *(f"  {line}" for line in evaluating.describe_scores(before))]
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
-    first = result["samples"][0]
-    command += f" --features {shlex.quote(first['features'])}" if "features" in first else ""
+    first = next((sample for sample in result["samples"] if sample.get("features")), result["samples"][0])
+    command += f" --features {shlex.quote(first['features'])}" if first.get("features") else ""
     return [
         *lines,
         f"The model is in {result['folder']}. Next, try a text of your own:",

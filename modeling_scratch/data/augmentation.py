@@ -5,6 +5,7 @@ To add one, put a function into `AUGMENTATIONS`: before training from Python, or
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ Augmentation = Callable[[str, str, np.random.Generator], tuple[str, str]]
 _OTHERS = "\u3002\uff01\uff1f\u061f\u0964"  # the same marks in Chinese and Japanese, Arabic, and Hindi
 _FINAL_MARKS = f".!?\u2026{_OTHERS}"
 _SAME = str.maketrans(_OTHERS, ".!??.")
+_TOKENS_OF_SMILES = re.compile(r"\[[^\]]+\]|Br|Cl|%\d\d|.")
 
 
 def lower_case(source: str, target: str, random: np.random.Generator) -> tuple[str, str]:
@@ -37,24 +39,29 @@ def drop_final_punctuation(source: str, target: str, random: np.random.Generator
 def random_smiles(source: str, target: str, random: np.random.Generator) -> tuple[str, str]:
     """
     The source's molecules in another of their equivalent spellings and in another order (Tetko et al. 2020,
-    https://arxiv.org/abs/2003.02804); the target stays. What is not SMILES stays too. `>` separates reactants and
-    reagents, as in USPTO.
+    https://arxiv.org/abs/2003.02804); the target stays. A source that RDKit cannot read stays too. `>` separates
+    reactants and reagents, as in USPTO; there may be spaces between tokens.
     """
     sides = []
-    for side in source.split(">"):
+    for side in "".join(source.split()).split(">"):
         molecules = [_random_spelling(molecule, random) for molecule in side.split(".")]
+        if None in molecules:
+            return source, target
         random.shuffle(molecules)
-        sides.append(".".join(molecules))
-    return ">".join(sides), target
+        sides.append(".".join(map(str, molecules)))
+    spelled = ">".join(sides)
+    return " ".join(_TOKENS_OF_SMILES.findall(spelled)) if " " in source.strip() else spelled, target
 
 
-def _random_spelling(molecule: str, random: np.random.Generator) -> str:
+def _random_spelling(molecule: str, random: np.random.Generator) -> str | None:
     from rdkit import Chem, rdBase  # from an extra of this package
 
     with rdBase.BlockLogs():
         read = Chem.MolFromSmiles(molecule)
-    if read is None or read.GetNumAtoms() == 0:
-        return molecule
+    if read is None:
+        return None
+    if read.GetNumAtoms() == 0:
+        return ""
     return Chem.MolToRandomSmilesVect(read, 1, randomSeed=int(random.integers(2**31)))[0]
 
 

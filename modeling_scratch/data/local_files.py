@@ -360,11 +360,14 @@ def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
             if side != FEATURES and getattr(data, setting) is None and data.languages is None:
                 advice += ", or data.source_language and data.target_language"
             if isinstance(name, str) and _kind(where) in (".csv", ".tsv"):
+                settings = setting if side == FEATURES else "source_column and data.target_column"
                 advice += (
-                    "; if these are not names, the file has no header: set data.source_column and data.target_column "
-                    "to the numbers of the columns, counted from 1"
+                    f"; if these are not names, the file has no header: set data.{settings} to the numbers of the "
+                    "columns, counted from 1"
                 )
             raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
+    if both := [name for name, key in columns.get(FEATURES, []) if [(name, key)] in (columns[SOURCE], columns[TARGET])]:
+        raise UserError(f"data.feature_columns: {both[0]!r} is the source or the target of {where}")
     if columns[SOURCE] == columns[TARGET] and data.source_column is data.target_column is None:
         name, key = columns[SOURCE][0]
         raise UserError(

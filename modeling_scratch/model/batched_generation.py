@@ -61,7 +61,10 @@ def tokenize(
     """
     features = [""] * len(sentences) if features is None else features
     if len(features) != len(sentences):
-        raise ValueError(f"there are {len(sentences)} inputs, but features for {len(features)}")
+        raise ValueError(
+            f"there are features for {len(features)} inputs, but the number of inputs is {len(sentences)}; several "
+            "features of an input are one string, separated by semicolons"
+        )
     for index, given in enumerate(zip(sentences, features, strict=True), start=first):
         for name, text in zip(("input", "the features of input"), given, strict=True):
             if not isinstance(text, str):

@@ -226,6 +226,8 @@ class DataSection(Section):
             raise ValueError("data.source_language and data.target_language must both be codes or both be null")
         if self.name in EMBEDDED and not self.train_files:
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
+        if self.augment and any(each.tag for each in self.mix):
+            raise ValueError("data.augment would change the tags of data.mix; use one of them")
         if self.streaming and self.mix:
             raise ValueError("data.mix: a stream cannot be mixed with other pairs; set data.streaming=false")
         for each in self.mix if self.on_the_hub else []:

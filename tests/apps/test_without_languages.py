@@ -65,6 +65,7 @@ def test_its_page(trained, tmp_path):
     assert not speaks_of_translation(json.dumps(shown))
 
 
+@pytest.mark.slow
 def test_its_folder_for_transformersjs(trained, tmp_path):
     """Whose graphs are checked with random ids, which in a vocabulary as small as this include the end token."""
     export_transformersjs(str(trained), tmp_path / "folder")

@@ -17,6 +17,7 @@ from modeling_scratch.data.augmentation import AUGMENTATIONS, drop_final_punctua
 from modeling_scratch.data.batches import EMPTY, AugmentedPairs, PairCollator, make_loader
 from modeling_scratch.data.tokenizer import PairTokenizer, tokenize_pairs, train_tokenizer
 from modeling_scratch.errors import UserError
+from modeling_scratch.recipe.schema import DataSection, MixedSource
 
 WORDS = [f"{a}{b}{c}" for a, b, c in itertools.product("ABCD", repeat=3)]
 TOKENIZER = train_tokenizer(iter([WORDS]), 50, "characters")
@@ -65,8 +66,17 @@ def test_random_smiles_spell_the_same_molecules():
     assert len({each[0] for each in found}) > 40
     sides = {tuple(chem.CanonSmiles(side) for side in each[0].split(">")) for each in found}
     assert sides == {tuple(chem.CanonSmiles(side) for side in source.split(">"))}
-    for same in ("not a molecule.", "", "C1CC"):
-        assert sorted(AUGMENTATIONS["random_smiles"](same, "", np.random.default_rng(0))[0]) == sorted(same)
+    spaced = " ".join("CC(=O)N>[Na+]").replace("[ N a + ]", "[Na+]")
+    for text, _ in (AUGMENTATIONS["random_smiles"](spaced, "", np.random.default_rng(seed)) for seed in range(9)):
+        assert set(text.split(" ")) <= {"C", "N", "O", "=", "(", ")", ">", "[Na+]"}
+        assert [chem.CanonSmiles(side) for side in text.replace(" ", "").split(">")] == ["CC(N)=O", "[Na+]"]
+    for same in ("not a molecule.", "", "C1CC", "C C . ("):
+        assert AUGMENTATIONS["random_smiles"](same, "", np.random.default_rng(0))[0] == same
+
+
+def test_augmentation_does_not_meet_tags():
+    with pytest.raises(ValueError, match=r"data\.augment would change the tags"):
+        DataSection(augment={"lower_case": 1}, mix=[MixedSource(name="embedded", tag="<BT>")])
 
 
 def test_what_is_missing_is_named(monkeypatch, tmp_path, capsys):
@@ -152,6 +162,7 @@ def test_training_pairs_are_changed_anew_in_each_epoch_and_no_others(tmp_path, m
     assert given == Counter({pair: 2 * count for pair, count in counts.items()})
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_updates_of_one(tmp_path):
     """Where target tokens differ from those that were planned."""
     for processes, pieces in ((1, 2), (2, 1)):

@@ -70,7 +70,7 @@ def test_pieces_of_words_spell_features():
 
 def test_every_input_has_features_or_none_has():
     tokenizer = train_tokenizer(iter([["ab"]]), 300)
-    with pytest.raises(ValueError, match="2 inputs, but features for 1"):
+    with pytest.raises(ValueError, match="features for 1 inputs, but the number of inputs is 2"):
         tokenize(tokenizer, ["a", "b"], None, features=["V"])
     with pytest.raises(ValueError, match="features of input 1 is of type NoneType"):
         tokenize(tokenizer, ["a", "b"], None, features=["V", None])
@@ -92,6 +92,8 @@ def test_columns_of_features_are_read_in_their_order(kind, tmp_path):
     assert [row["features"] for row in source.stream()] == expected
     with pytest.raises(UserError, match=r"no column 'tag'.*set data\.feature_columns"):
         source_of("train", data.model_copy(update={"feature_columns": ["tag"]}), 0).load()
+    with pytest.raises(UserError, match=r"data\.feature_columns: 'target' is the source or the target"):
+        source_of("train", data.model_copy(update={"feature_columns": ["tags", "target"]}), 0).load()
 
 
 def test_columns_may_have_numbers_and_a_data_set_on_the_hub_has_names(tmp_path):
@@ -206,9 +208,9 @@ def test_the_pipeline_takes_features_for_all_inputs_or_for_each(run, held_out):
     streamed = translator(iter([word, other]), features=iter(["LOW;BACK", "UP;ON"]), batch_size=1)
     assert [row[0] for row in streamed] == both
     assert load(run, features="UP;ON")([word, other]) == [{"translation_text": each.upper()} for each in (word, other)]
-    with pytest.raises(ValueError, match="1 inputs, but features for 2"):
+    with pytest.raises(ValueError, match=r"features for 2 inputs.*separated by semicolons"):
         translator(word, features=["UP", "BACK"])
-    with pytest.raises(ValueError, match="1 inputs, but features for 0"):
+    with pytest.raises(ValueError, match="features for 0 inputs"):
         list(translator(iter([word, other]), features=["UP;ON"], batch_size=1))
 
 
@@ -216,6 +218,9 @@ def test_lines_get_features_from_an_option_or_from_a_column(run, held_out, tmp_p
     word, other = held_out[:2]
     done = run_translate(monkeypatch, run, lines(word, "", other), features="UP;BACK")
     assert done == (0, lines(word.upper()[::-1], "", other.upper()[::-1]), "")
+    _, _, error = run_translate(monkeypatch, run, lines(word, "?" + other + "!"), features="UP;BACK;NEW", quiet=True)
+    assert "line 1: 1 symbol or feature is not in the vocabulary" in error
+    assert "line 2: 3 symbols or features are not in the vocabulary" in error
     (tmp_path / "in").write_bytes(lines(f"{word}\t?\tLOW;BACK", "", f"{other}\t\tUP;ON"))
     options = {"input": str(tmp_path / "in"), "features_column": 3, "quiet": True}
     assert run_translate(monkeypatch, run, **options) == (0, lines(word[::-1], "", other.upper()), "")

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
 from ...inference.translate import Translation, Translator, distinct
+from ...loading import has_whole_symbols
 
 logger = logging.getLogger(__name__)
 
@@ -178,6 +179,13 @@ class Warnings:
         """Warn about a sentence that is longer than any in training."""
         self.add("{} are longer than any sentence in training", number, message)
 
+    def add_unknown(self, number: int, count: int) -> None:
+        """Warn about symbols, or features, that the vocabulary lacks."""
+        symbols = "1 symbol or feature is" if count == 1 else f"{count} symbols or features are"
+        self.add(
+            "{} have symbols or features that are not in the vocabulary", number, f"{symbols} not in the vocabulary"
+        )
+
     def close(self) -> None:
         """Log the total of each kind of which not all warnings were logged."""
         for kind, numbers in self.numbers.items():
@@ -328,6 +336,10 @@ def translate_lines(
                 sentences[index], tokens[index] = "", []
             for index in sorted(unusual.keys() & range(len(sentences))):
                 warnings.add_unusual(number + index + 1, unusual[index])
+            if has_whole_symbols(translator.source_tokenizer):
+                for index, row in enumerate(tokens):
+                    if count := row.count(translator.source_tokenizer.unk_token_id):
+                        warnings.add_unknown(number + index + 1, count)
             found = translator.translate(sentences, tokens, progress=bar.update, **settings)
             if file.isatty():
                 bar.clear()
