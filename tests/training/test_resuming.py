@@ -51,7 +51,8 @@ def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
 
 
 CHANGED = "data.augment={lower_case: 0.5, drop_final_punctuation: 0.5}"
-DRAWN = [*few_sentences(60), mixed_in(0.5), "data.embedded_size=60", "optimization.optimizer=muon", CHANGED]
+MIXED = "data.mix=[{name: embedded, weight: 0.5}]"
+DRAWN = [*few_sentences(60), MIXED, "data.embedded_size=60", "optimization.optimizer=muon", CHANGED]
 STREAM = ["data.streaming=true", "data.shuffle_buffer=100", CHANGED]
 
 
