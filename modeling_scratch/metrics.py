@@ -478,11 +478,12 @@ def score(
     outputs, references = streams[: len(outputs)], streams[len(outputs) :]
     resamples = RESAMPLES if final and 1 < len(outputs) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
+    unread: dict[int, list[str]] = {}  # metrics, by the number of references that they cannot read
     for key in asked_for(final, chosen, also, metrics):
         metric, prepared = METRICS[key], preparation_of(key, language, canonical)
         theirs = [[text for text in map(prepared.prepare, each) if text is not None] for each in references]
         if final and (lost := theirs.count([])):
-            logger.warning(f"{key}: {lost:,} of {len(theirs):,} references are not valid, so their outputs are wrong")
+            unread.setdefault(lost, []).append(key)
         ours: list[Any] = [prepared.prepare(first) for first, *_ in outputs]
         if metric.top is not None:
             distinct = (dict.fromkeys(map(prepared.prepare, each)) for each in outputs)
@@ -492,6 +493,10 @@ def score(
         result = metric.compute(sources, ours, theirs, resamples, **options)
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + suffix}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
+    for lost, keys in unread.items():
+        logger.warning(
+            f"{', '.join(keys)}: {lost:,} of {len(references):,} references are not valid, so their outputs are wrong"
+        )
     return found
 
 

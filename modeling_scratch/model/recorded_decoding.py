@@ -62,7 +62,7 @@ def next_logits(
     ).logits[:, -1]
 
 
-def encode(model: nn.Module, source: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def encode(model: nn.Module, source: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """The encoded source, (sentences, source_length, d_model); both arguments are (sentences, source_length)."""
     return model.get_encoder()(input_ids=source, attention_mask=attention_mask, return_dict=True).last_hidden_state
 
@@ -308,7 +308,7 @@ class RecordedDecoder:
     Args:
         recording: borrowed.
         source: token ids, (sentences, source_length).
-        attention_mask: of the same shape, where nonzero attends; None: attend to everything.
+        attention_mask: of the same shape, where nonzero attends.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class RecordedDecoder:
         model: nn.Module,
         recording: _Recording,
         source: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        attention_mask: torch.Tensor,
         beams: int,
     ):
         self.model, self.recording, self.beams = model, recording, beams
@@ -328,7 +328,7 @@ class RecordedDecoder:
         recording.source.zero_()
         recording.source[:sentences, :length] = source
         recording.attended.zero_()
-        recording.attended[:sentences, :length] = 1 if attention_mask is None else attention_mask != 0
+        recording.attended[:sentences, :length] = attention_mask != 0
         recording.parents.copy_(recording.own)
         recording.cache.begin()
         self.length = 0  # tokens that the model has seen
@@ -398,7 +398,7 @@ def may_be_recorded(model: nn.Module) -> bool:
 
 
 def recorded_decoder(
-    model: nn.Module, source: torch.Tensor, attention_mask: torch.Tensor | None, beams: int
+    model: nn.Module, source: torch.Tensor, attention_mask: torch.Tensor, beams: int
 ) -> RecordedDecoder | None:
     """A RecordedDecoder (see there for the arguments), if one can be had."""
     sentences, length = source.shape
