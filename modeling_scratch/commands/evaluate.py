@@ -86,11 +86,11 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:
-    from ..metrics import METRICS, describe_heads, describe_score
+    from ..metrics import METRICS, describe_confidence, describe_heads, describe_score
 
     lines = [
         f"  {metric.title} {describe_score(scores, key)}  ({scores[f'{key}_signature']})"
         for key, metric in METRICS.items()
         if key in scores
     ]
-    return lines + [f"  {line}" for line in describe_heads(scores)]
+    return lines + [f"  {line}" for line in (*describe_heads(scores), *describe_confidence(scores))]

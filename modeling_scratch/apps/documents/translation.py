@@ -82,6 +82,8 @@ def translate_sentences(
     for index, (sentence, (best, *_)) in enumerate(zip(sentences, found, strict=True)):
         if best.is_cut:
             warnings.add_cut(index + 1)
+        if index not in unusual:
+            warnings.add_doubtful(index + 1, best)
         text = one_line(best.text)
         links = guessed_links(sentence, text) if best.weights is None else links_of(best.weights)
         translated.append(Translated(text, links))

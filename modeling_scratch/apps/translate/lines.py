@@ -18,6 +18,7 @@ from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
 from ...inference.translate import Translation, Translator, distinct
 from ...loading import has_whole_symbols
+from ...model.confidence import DOUBTFUL
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +180,13 @@ class Warnings:
         """Warn about a sentence that is longer than any in training."""
         self.add("{} are longer than any sentence in training", number, message)
 
+    def add_doubtful(self, number: int, translation: Translation) -> None:
+        """Warn about an output that the model should not be trusted with, if it is one."""
+        if translation.confidence is not None and translation.confidence < DOUBTFUL:
+            why = f"the {self.unit} is unlike what the model has learnt"
+            message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
+            self.add("the outputs of {} are doubtful", number, message)
+
     def add_unknown(self, number: int, count: int) -> None:
         """Warn about symbols, or features, that the vocabulary lacks."""
         symbols = "1 symbol or feature is" if count == 1 else f"{count} symbols or features are"
@@ -265,7 +273,9 @@ def _check_file(text: TextInput, translator: Translator, features: Features) -> 
         first += len(lines)
 
 
-def _rows(translations: list[Translation], number: int, n_best: bool, scores: bool, alignments: bool) -> Iterator[str]:
+def _rows(
+    translations: list[Translation], number: int, n_best: bool, scores: bool, alignments: bool, confidence: bool
+) -> Iterator[str]:
     """
     The rows to write for a line: its translation, or its n best that differ. `scratch translate --help` describes the
     columns.
@@ -273,6 +283,7 @@ def _rows(translations: list[Translation], number: int, n_best: bool, scores: bo
     for rank, translation in enumerate(distinct(translations), start=1):
         columns = [str(number), str(rank)] if n_best else []
         columns += [f"{translation.score:.4f}"] if n_best or scores else []
+        columns += [f"{1.0 if translation.confidence is None else translation.confidence:.4f}"] if confidence else []
         columns.append(one_line(translation.text))
         if alignments:
             from ...inference.alignments import links_of, pharaoh
@@ -294,6 +305,7 @@ def translate_lines(
     quiet: bool = False,
     windows_at_once: int = 1,
     features: Features = Features(),
+    confidence: bool = False,
 ) -> None:
     """
     Translate the lines of a file, or of standard input as they arrive.
@@ -301,7 +313,7 @@ def translate_lines(
     Args:
         path: a file; None: standard input.
         settings: for `Translator.translate`.
-        n_best, scores, alignments: the columns to write.
+        n_best, scores, alignments, confidence: the columns to write.
         keep_going: write an empty line, with a warning, for a line that cannot be translated; otherwise it is an error.
         quiet: show no progress bar and no prompt.
         windows_at_once: how many windows of a file are translated together.
@@ -340,14 +352,16 @@ def translate_lines(
                 for index, row in enumerate(tokens):
                     if count := row.count(translator.source_tokenizer.unk_token_id):
                         warnings.add_unknown(number + index + 1, count)
-            found = translator.translate(sentences, tokens, progress=bar.update, **settings)
+            found, first = translator.translate(sentences, tokens, progress=bar.update, **settings), number
             if file.isatty():
                 bar.clear()
             for translations in found:
                 number += 1
                 if translations[0].is_cut:
                     warnings.add_cut(number)
-                for row in _rows(translations, number, n_best, scores, alignments):
+                if number - first - 1 not in unusual:
+                    warnings.add_doubtful(number, translations[0])
+                for row in _rows(translations, number, n_best, scores, alignments, confidence):
                     print(row, file=file)
             file.flush()
             if error is not None:
