@@ -557,6 +557,13 @@ def describe_heads(record: dict[str, Any]) -> list[str]:
     return [f"alignment heads, [layer, head] from 0: {heads or 'all'}"] if "alignment_heads" in record else []
 
 
+def describe_calibration(measured: dict[str, Any]) -> str:
+    """Which shares of sentences a calibrated confidence calls doubtful, with its precision and recall."""
+    shares = ", ".join(f"{100 * share:.0f} % of those that are {kind}" for kind, share in measured["doubtful"].items())
+    shares = shares.replace("of those that are validation", "of validation sentences")
+    return f"doubtful are {shares}; precision {measured['precision']:.2f}, recall {measured['recall']:.2f}"
+
+
 def describe_confidence(record: dict[str, Any]) -> list[str]:
     """How the scores of a record grow if only the outputs with the highest confidence are kept; [] if it is unknown."""
     if (found := record.get("confidence")) is None:

@@ -14,6 +14,7 @@ from ..data.streaming import columns_of, open_stream
 from ..data.tokenizer import features_of, texts
 from ..inference.translate import Translator
 from ..languages import base_language
+from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
 from ..model.confidence import DOUBTFUL, LIMIT_BITS, Confidence, PairSet, pairs_of
 from ..recipe.schema import FEATURES, SOURCE, Recipe
@@ -23,7 +24,7 @@ from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
-_FEWEST = 40  # validation sentences, with fewer of which nothing is calibrated
+_FEWEST = 100  # validation sentences, with fewer of which nothing is calibrated
 _MOST = 500  # validation sentences that are translated
 _OTHERS = 100  # sentences of each other kind
 _READ = 200_000  # training sources whose pairs of tokens are counted
@@ -42,7 +43,7 @@ def calibrate(
     if the languages differ, of references in place of sources. All processes call this together.
 
     Returns:
-        None if there are fewer than 40 validation sentences.
+        None if there are fewer than 100 validation sentences.
     """
     pairs = inputs.pairs["validation"].shuffle(seed=recipe.seed)
     pairs = pairs.select(range(min(_MOST, len(pairs))))
@@ -65,14 +66,8 @@ def calibrate(
         made.signals[name] = (float(threshold), float(scale))
     shares = {kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows}
     made.measured.update(_measured(shares, len(pairs)))
-    logger.info(f"confidence: {describe_confidence(made.measured)}")
+    logger.info(f"confidence: {describe_calibration(made.measured)}")
     return made
-
-
-def describe_confidence(measured: dict) -> str:
-    """What `calibrate` measured, in a sentence."""
-    shares = ", ".join(f"{100 * share:.0f} % {kind}" for kind, share in measured["doubtful"].items())
-    return f"doubtful are {shares} (precision {measured['precision']:.2f}, recall {measured['recall']:.2f})"
 
 
 def _measured(shares: dict[str, float], sentences: int) -> dict:
