@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +17,44 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 FILE = "confidence.json"
 DOUBTFUL = 0.5  # below this
-LIMIT_BITS = 2**20  # of a set of pairs: 128 KiB
+LIMIT_BITS = 2**21  # of a set of n-grams: 256 KiB
 
 _HASHES = 4
-_BITS_A_PAIR = 8  # with four hashes, 2.4 % of the pairs that are not in the set seem to be
+_BITS_EACH = 8  # with four hashes, 2.4 % of the n-grams that are not in the set seem to be
 _MASK = 2**32 - 1
 _START = -1  # stands before the first token
 _LOWEST = -1e6  # log-probability, in place of minus infinity
+_MORE = 3  # tokens that are known are added to each source, since a share of few says little
 _FARTHEST = 30.0  # from the threshold, in scales
 
 
-def pairs_of(ids: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """The pairs of adjacent tokens of a sentence, with one for its beginning."""
-    return zip([_START, *ids[:-1]], ids, strict=True)
+def ngrams_of(ids: Sequence[int]) -> list[tuple[int, ...]]:
+    """The two and the three tokens that end in each token of a sentence."""
+    padded = [_START, _START, *ids]
+    return [*zip(padded[1:], ids, strict=False), *zip(padded, padded[1:], ids, strict=False)]
 
 
-class PairSet:
+class NgramSet:
     """
-    A set of pairs of tokens as a Bloom filter (Bloom 1970, https://doi.org/10.1145/362686.362692): it contains all
-    pairs that it was made of, and a few others. JavaScript computes the same hashes, with Math.imul.
+    A set of n-grams of tokens as a Bloom filter (Bloom 1970, https://doi.org/10.1145/362686.362692): it contains all
+    n-grams that it was made of, and a few others. JavaScript computes the same hashes, with Math.imul.
     """
 
     def __init__(self, bits: bytes):
         self.bits = bits
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> "PairSet":
-        """The set of these pairs, of which the first `LIMIT_BITS / 8` are taken."""
-        taken = list(pairs)[: LIMIT_BITS // _BITS_A_PAIR]
-        bits = bytearray(max(1, len(taken) * _BITS_A_PAIR // 8))
-        for pair in taken:
-            for place in _places(pair, 8 * len(bits)):
+    def of(cls, ngrams: Iterable[tuple[int, ...]]) -> "NgramSet":
+        """The set of these n-grams, of which the first `LIMIT_BITS / 8` are taken."""
+        taken = list(islice(ngrams, LIMIT_BITS // _BITS_EACH))
+        bits = bytearray(max(1, len(taken) * _BITS_EACH // 8))
+        for ngram in taken:
+            for place in _places(ngram, 8 * len(bits)):
                 bits[place >> 3] |= 1 << (place & 7)
         return cls(bytes(bits))
 
-    def __contains__(self, pair: tuple[int, int]) -> bool:
-        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in _places(pair, 8 * len(self.bits)))
+    def __contains__(self, ngram: tuple[int, ...]) -> bool:
+        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in _places(ngram, 8 * len(self.bits)))
 
 
 def _mixed(number: int) -> int:
@@ -61,8 +64,10 @@ def _mixed(number: int) -> int:
     return number ^ number >> 16
 
 
-def _places(pair: tuple[int, int], count: int) -> list[int]:
-    first = _mixed(_mixed(pair[0] + 2) ^ pair[1])
+def _places(ngram: tuple[int, ...], count: int) -> list[int]:
+    first = 0
+    for token in ngram:
+        first = _mixed(first ^ token + 2)
     step = _mixed(first ^ 0x9E3779B9) | 1
     return [(first + number * step) % count for number in range(_HASHES)]
 
@@ -73,18 +78,18 @@ class Confidence:
     What the confidence.json of a model contains.
 
     Two signals make outputs doubtful, each of which finds what the other misses: a low probability finds text from
-    elsewhere, and unknown pairs of tokens find other languages, other orders of words and misspellings.
+    elsewhere, and unknown n-grams find other languages, other orders of words and misspellings.
 
     Args:
         signals: for each signal, the value below which an output is doubtful, and a scale, in `signals_of`'s units.
         longest_source: the most tokens of a source in training; None: unknown.
-        known: the pairs of adjacent source tokens in training, or the most frequent ones of very many.
+        known: the pairs and triples of adjacent source tokens in training, or the most frequent ones of very many.
         measured: how well it told sentences apart when it was calibrated, for people.
     """
 
     signals: dict[str, tuple[float, float]]
     longest_source: int | None
-    known: PairSet
+    known: NgramSet
     measured: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -114,7 +119,7 @@ class Confidence:
         """What `text` returned. Raises ValueError, which begins with the name, for anything else."""
         try:
             content = json.loads(text)
-            made = cls(**content | {"known": PairSet(base64.b64decode(content["known"]))})
+            made = cls(**content | {"known": NgramSet(base64.b64decode(content["known"]))})
             made(ids=[0], length=1, log_probability=0.0)
         except (TypeError, KeyError, ValueError, ArithmeticError) as error:
             raise ValueError(f"{name} is not a file of confidences: {error!r}") from error
@@ -127,17 +132,18 @@ class Confidence:
 
     def signals_of(self, ids: Sequence[int], length: int, log_probability: float) -> dict[str, float]:
         """
-        The mean log-probability of the target's tokens, and the share of the source's pairs of adjacent tokens that
-        occur in training.
+        The mean log-probability of the target's tokens, and the share of the source's pairs and triples of adjacent
+        tokens that occur in training.
 
         Args:
             ids: the source's token ids, with the end token.
             length: the number of target tokens, with the end token.
             log_probability: of the whole target: its score.
         """
+        known = sum(ngram in self.known for ngram in ngrams_of(ids)) / 2
         return {
             "mean_log_probability": max(log_probability, _LOWEST) / length,
-            "known_pairs": sum(pair in self.known for pair in pairs_of(ids)) / len(ids),
+            "known_ngrams": (known + _MORE) / (len(ids) + _MORE),
         }
 
     def __call__(self, ids: Sequence[int], length: int, log_probability: float) -> float:

@@ -16,7 +16,7 @@ from ..inference.translate import Translator
 from ..languages import base_language
 from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
-from ..model.confidence import DOUBTFUL, LIMIT_BITS, Confidence, PairSet, pairs_of
+from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of
 from ..recipe.schema import FEATURES, SOURCE, Recipe
 from .evaluation import translate_on_processes
 from .inputs import Inputs
@@ -27,9 +27,11 @@ logger = logging.getLogger(__name__)
 _FEWEST = 100  # validation sentences, with fewer of which nothing is calibrated
 _MOST = 500  # validation sentences that are translated
 _OTHERS = 100  # sentences of each other kind
-_READ = 200_000  # training sources whose pairs of tokens are counted
+_READ = 200_000  # training sources whose n-grams are counted
 _AT_ONCE = 10_000
-_DOUBTFUL = 0.005  # the share of the validation sentences that each signal makes doubtful
+_BITS = 21  # of a token in an n-gram's code
+_DOUBTFUL = 0.01  # the most validation sentences that each signal makes doubtful, as a share
+_AS_MANY = 0.01  # a difference in recall that does not count
 _LEAST_SCALE = 1e-3
 
 
@@ -37,10 +39,10 @@ def calibrate(
     recipe: Recipe, accelerator: Accelerator, inputs: Inputs, model: PreTrainedModel, stop: StopRequest
 ) -> Confidence | None:
     """
-    Choose the thresholds of a model's confidence such that each of the two signals makes 0.5 % of the validation
-    sentences doubtful, translated with the model's own settings. Then measure which share of other kinds of sentences
-    is doubtful: of validation sentences whose words are in random order, or half of them replaced or misspelled, and,
-    if the languages differ, of references in place of sources. All processes call this together.
+    Choose the thresholds of a model's confidence such that each of the two signals makes 1 % of the validation
+    sentences doubtful, translated with the model's own settings; or less if lower thresholds find as many sentences of
+    other kinds: validation sentences whose words are in random order, or half of them replaced or misspelled, and, if
+    the languages differ, references in place of sources. All processes call this together.
 
     Returns:
         None if there are fewer than 100 validation sentences.
@@ -57,15 +59,22 @@ def calibrate(
     if len(found["validation"]) < _FEWEST:
         logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
         return None
-    known = PairSet.of(_frequent_pairs(recipe, inputs))
+    known = NgramSet.of(_frequent_ngrams(recipe, inputs))
     made = Confidence({}, getattr(model.generation_config, "longest_training_source", None), known)
     values = [made.signals_of(*each) for each in found["validation"]]
-    for name in values[0]:
-        of_all = np.array([each[name] for each in values])
-        threshold, scale = np.quantile(of_all, _DOUBTFUL), max(of_all.std(), _LEAST_SCALE)
-        made.signals[name] = (float(threshold), float(scale))
-    shares = {kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows}
-    made.measured.update(_measured(shares, len(pairs)))
+    columns = {name: np.array([each[name] for each in values]) for name in values[0]}
+    measured: dict[float, dict] = {}
+    for doubtful in (_DOUBTFUL, _DOUBTFUL / 2, _DOUBTFUL / 4):
+        for name, column in columns.items():
+            made.signals[name] = (float(np.quantile(column, doubtful)), float(max(column.std(), _LEAST_SCALE)))
+        shares = {
+            kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows
+        }
+        measured[doubtful] = _measured(shares, len(pairs)) | {"signals": dict(made.signals)}
+    enough = measured[_DOUBTFUL]["recall"] - _AS_MANY
+    chosen = measured[min(each for each in measured if measured[each]["recall"] >= enough)]
+    made.signals.update(chosen.pop("signals"))
+    made.measured.update(chosen)
     logger.info(f"confidence: {describe_calibration(made.measured)}")
     return made
 
@@ -78,18 +87,26 @@ def _measured(shares: dict[str, float], sentences: int) -> dict:
     return {"sentences": sentences, "doubtful": shares, "precision": precision, "recall": recall}
 
 
-def _frequent_pairs(recipe: Recipe, inputs: Inputs) -> list[tuple[int, int]]:
-    """The pairs of adjacent source tokens in training data, the most frequent first, as many as a `PairSet` takes."""
-    tokenizer = inputs.tokenizers[0]
+def _frequent_ngrams(recipe: Recipe, inputs: Inputs) -> Iterator[tuple[int, ...]]:
+    """The pairs and triples of adjacent source tokens in training data, the most frequent first."""
     codes, numbers = np.empty(0, np.int64), np.empty(0, np.int64)
     for sources, features in _training_sources(recipe, inputs):
-        rows = tokenize(tokenizer, sources, None, features=features)
-        new = np.array([(first + 1 << 32) | second for row in rows for first, second in pairs_of(row)], np.int64)
+        rows = tokenize(inputs.tokenizers[0], sources, None, features=features)
+        new = np.array([_code(ngram) for row in rows for ngram in ngrams_of(row)], np.int64)
         codes, where = np.unique(np.concatenate([codes, new]), return_inverse=True)
         weights = np.concatenate([numbers, np.ones(len(new), np.int64)])
         numbers = np.bincount(where, weights, len(codes)).astype(np.int64)
-    order = np.argsort(-numbers, kind="stable")[:LIMIT_BITS]
-    return [((code >> 32) - 1, code & 2**32 - 1) for code in codes[order].tolist()]
+    for code in codes[np.argsort(-numbers, kind="stable")].tolist():
+        parts = code >> 2 * _BITS, code >> _BITS, code
+        yield tuple((part & 2**_BITS - 1) - 2 for part in parts)[not code >> 2 * _BITS :]
+
+
+def _code(ngram: tuple[int, ...]) -> int:
+    """An n-gram as one number. Tokens are at least -1, so a pair differs from every triple."""
+    code = 0
+    for token in ngram:
+        code = code << _BITS | token + 2
+    return code
 
 
 def _training_sources(recipe: Recipe, inputs: Inputs) -> Iterator[tuple[list[str], list[str] | None]]:

@@ -46,21 +46,23 @@ def mean_log_probabilities(translator, texts):
 def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
     confidence = Confidence.load(str(calibrated))
     translator = Translator.load([str(calibrated)])
-    pairs = set()
-    for ids in translator.source_tokenizer(sources(calibrated, "train")).input_ids:
-        pairs |= set(zip([-1, *ids], ids, strict=False))
+    tokenize, known = translator.source_tokenizer, set()
+    for ids in tokenize(sources(calibrated, "train")).input_ids:
+        known |= {*zip([-1, *ids], ids, strict=False), *zip([-1, -1, *ids], [-1, *ids], ids, strict=False)}
     texts = sources(calibrated, "validation")
     means, shares = mean_log_probabilities(translator, texts), []
-    for ids in translator.source_tokenizer(texts).input_ids:
-        shares.append(sum(pair in pairs for pair in zip([-1, *ids], ids, strict=False)) / len(ids))
+    for ids in tokenize(texts).input_ids:
+        ngrams = [*zip([-1, *ids], ids, strict=False), *zip([-1, -1, *ids], [-1, *ids], ids, strict=False)]
+        shares.append((sum(ngram in known for ngram in ngrams) / 2 + 3) / (len(ids) + 3))
     assert len(texts) > 100
-    for name, values in (("mean_log_probability", means), ("known_pairs", shares)):
+    for name, values in (("mean_log_probability", means), ("known_ngrams", shares)):
         threshold, scale = confidence.signals[name]
         values = torch.tensor(values, dtype=torch.float64)
-        assert threshold == pytest.approx(float(values.quantile(0.005)), abs=0.01)
+        quantiles = [float(values.quantile(share)) for share in (0.01, 0.005, 0.0025)]
+        assert min(abs(threshold - quantile) for quantile in quantiles) < 0.01
         assert scale == pytest.approx(max(1e-3, float(values.std())), rel=0.05)
     assert confidence.measured["doubtful"].keys() == {"validation", "shuffled", "corrupted", "foreign"}
-    assert confidence.measured["doubtful"]["foreign"] == 1  # German has other pairs of tokens
+    assert confidence.measured["doubtful"]["foreign"] == 1  # German has other n-grams
 
 
 def test_pipeline_translate_and_translator_agree(calibrated, tmp_path):
