@@ -21,6 +21,8 @@ from ...languages import base_language
 from ..documents.document import read_document
 from ..documents.paragraphs import Paragraphs, Translated, cut
 
+CLEARLY = 10  # a text is in a language that is this many times as likely as others; single words often reach less
+LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
 _SHORT = 5_000  # characters
 
 Result = TypeVar("Result")
@@ -46,10 +48,10 @@ def write_documents(
     languages: tuple[str | None, str | None],
     known: dict[str, list[Translated]],
     count: int,
-) -> list[list[str]]:
+) -> list[tuple[list[str], list[str]]]:
     """
-    Each text with its sentences replaced by their first, second, ... translation. The texts are read again, since
-    keeping the parsed documents would take memory for as long as the translation takes.
+    Each text with its sentences replaced by their first, second, ... translation; and its sentences. The texts are read
+    again, since keeping the parsed documents would take memory for as long as the translation takes.
 
     Args:
         languages: the language of the texts, and that of the translations.
@@ -61,7 +63,8 @@ def write_documents(
         document = read_document(text, format)
         paragraphs = Paragraphs(document.paragraphs, languages[0])
         ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(count))
-        found.append([document.write(paragraphs.translated(rank, languages[1])) for rank in ranks])
+        written = [document.write(paragraphs.translated(rank, languages[1])) for rank in ranks]
+        found.append((written, paragraphs.sentences))
     return found
 
 
@@ -83,6 +86,16 @@ def language_probabilities(texts: Sequence[str], languages: Sequence[str]) -> li
     for text in texts:
         row = dict(_detector().rank(text))
         found.append({each: float(row[base]) for each in languages if (base := base_language(each)) in row})
+    return found
+
+
+def are_foreign(texts: Sequence[str], language: str) -> list[bool]:
+    """Whether each text is clearly in another language than this one; never if the detector does not know it."""
+    found = []
+    for text in texts:
+        (likely, most), *_ = ranked = _detector().rank(text)
+        own = dict(ranked).get(base_language(language), most)
+        found.append(likely != base_language(language) and most > CLEARLY * max(own, LEAST_LIKELY))
     return found
 
 
@@ -194,7 +207,7 @@ def _work() -> None:
     os.dup2(2, 1)  # what libraries print must not get into the answers
     while jobs.peek(1):
         seconds, function, arguments = pickle.load(jobs)
-        if function is language_probabilities:
+        if function in (language_probabilities, are_foreign):
             _detector()  # loading it takes longer than a service may allow for reading
         signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, even inside a regular expression
         try:

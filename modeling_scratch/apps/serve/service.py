@@ -36,8 +36,8 @@ from ..translate.workers import Pool
 from .batcher import Batcher, Busy
 from .engines import Direction, Directions
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .readers import ReaderLost, Readers, cut_into_sentences, language_probabilities
-from .texts import aside_if_long, translate_sentences, translate_texts
+from .readers import CLEARLY, LEAST_LIKELY, ReaderLost, Readers, cut_into_sentences, language_probabilities
+from .texts import DIGITS, TranslatedText, aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,6 @@ _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LONGEST_FEATURES = 1_000  # characters, which every sentence gets
 _MOST_DETECTED = 3  # languages that /detect returns
-_CLEARLY = 10  # a text is in a language that is this many times as likely as the others; single words often reach less
-_LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
 _LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
 _CHARACTERS_PER_SECOND = 10_000  # even a slow processor reads several times as many
 _SECONDS_BETWEEN_WARNINGS = 60.0
@@ -214,9 +212,13 @@ class Service:
             raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
         work = self._translated(texts, format, source, target, count, features)
         answer, found = await self._in_time(request, work)
-        answer["translatedText"] = [each[0] for each in found]
+        answer["translatedText"] = [each.versions[0] for each in found]
+        if any(each.confidence is not None for each in found):
+            answer["confidence"] = [each.confidence and round(each.confidence, DIGITS) for each in found]
+        if any(each.doubt for each in found):
+            answer["doubt"] = [each.doubt for each in found]
         if count > 1:
-            answer["alternatives"] = [list(dict.fromkeys(each))[1:] for each in found]
+            answer["alternatives"] = [list(dict.fromkeys(each.versions))[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
@@ -306,7 +308,9 @@ class Service:
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
-        found = await self._in_time(request, translate_sentences(sentences, direction, beams, self.batcher))
+        found = await self._in_time(
+            request, translate_sentences(sentences, direction, beams, self.batcher, self.readers)
+        )
         return JSONResponse({"translations": found})
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
@@ -326,8 +330,8 @@ class Service:
 
     async def _translated(
         self, texts: list[str], format: str, source: str, target: str, count: int, features: str
-    ) -> tuple[dict[str, Any], list[list[str]]]:
-        """An answer with the detected languages, if any, and the translations of each text, best first."""
+    ) -> tuple[dict[str, Any], list[TranslatedText]]:
+        """An answer with the detected languages, if any, and the translations of each text."""
         answer: dict[str, Any] = {}
         groups = {source: list(range(len(texts)))}  # {language: indices of its texts}
         if source == AUTO:
@@ -335,7 +339,7 @@ class Service:
             answer["detectedLanguage"] = [_detection(*each) for each in detected]
             for place, (language, _) in enumerate(detected):
                 groups[language].append(place)
-        found = [[text] * count for text in texts]
+        found = [TranslatedText([text] * count) for text in texts]
         for source, places in groups.items():
             if self.directions.is_one_language(source, target):  # the texts stay as they are, as in LibreTranslate
                 continue
@@ -359,7 +363,7 @@ class Service:
         found = []
         for row in await self._probabilities(texts, names):
             likely = max(sources, key=lambda each: row.get(each, 0.0))
-            if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
+            if len(row) == len(names) and row[names[-1]] > CLEARLY * max(row[likely], LEAST_LIKELY):
                 likely = names[-1]
             found.append((likely, row.get(likely, 0.0)))
         return found

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,17 +12,34 @@ from ...errors import UserError, beginning
 from ...files import one_line
 from ...inference.alignments import links_of
 from ...inference.translate import Translation, Translations, distinct
+from ...model.confidence import DOUBTFUL
 from ..documents.paragraphs import Translated, guessed_links
 from .batcher import Batcher
 from .engines import Direction, Engine
-from .readers import Readers, sentences_of, write_documents
+from .readers import Readers, are_foreign, sentences_of, write_documents
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
 _EACH = 50  # the overhead of each text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
+DIGITS = 4  # of a confidence
+LENGTH, LANGUAGE, UNLIKE = "length", "language", "unlike"  # reasons to doubt a translation
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """
+    Args:
+        versions: the translations of a text, best first.
+        confidence: the lowest of its sentences'; None: the model has none.
+        doubt: the reason to doubt that sentence's translation (see `reasons_to_doubt`); None: there is none.
+    """
+
+    versions: list[str]
+    confidence: float | None = None
+    doubt: str | None = None
 
 
 async def translate_texts(
@@ -33,10 +51,10 @@ async def translate_texts(
     batcher: Batcher,
     readers: Readers,
     features: str = "",
-) -> list[list[str]]:
+) -> list[TranslatedText]:
     """
-    The translations of each text, best first, with the structure of the text. The n-th best translation of a text
-    consists of the n-th best translation of each sentence.
+    The translations of each text, best first, with the structure of the text, and the confidence in the best. The n-th
+    best translation of a text consists of the n-th best translation of each sentence.
 
     Args:
         format: a key of `documents.FORMATS`.
@@ -58,9 +76,44 @@ async def translate_texts(
         raise UserError(problem)
     beams = max(engine.num_beams, count)
     settings = {"num_beams": beams, "num_return_sequences": count, "align": int(align)}
+    settings["scores"] = engine.confidence is not None
     translations = await batcher.translate(engine, sentences, tokens, settings)
     known = await aside_if_long(sentences, count, asyncio.to_thread, _linked, sentences, translations)
-    return await aside_if_long(texts, count, readers, write_documents, texts, format, languages, known, count)
+    written = await aside_if_long(texts, count, readers, write_documents, texts, format, languages, known, count)
+    doubts = await reasons_to_doubt(sentences, tokens, translations, direction, readers)
+    if engine.confidence is None:
+        return [TranslatedText(versions) for versions, _ in written]
+    # A sentence that does not go to the model stays as it is, for certain.
+    sure = [1.0 if row[0].confidence is None else row[0].confidence for row in translations]
+    places = {sentence: place for place, sentence in enumerate(sentences)}
+    found = []
+    for versions, parts in written:
+        lowest = min((places[each] for each in parts), key=lambda place: sure[place], default=None)
+        found.append(TranslatedText(versions, 1.0 if lowest is None else sure[lowest], doubts.get(lowest)))
+    return found
+
+
+async def reasons_to_doubt(
+    sentences: Sequence[str],
+    tokens: list[list[int]],
+    translations: Translations,
+    direction: Direction,
+    readers: Readers,
+) -> dict[int, str]:
+    """
+    Why the best translations of some sentences are doubtful, by the sentence's index: `LENGTH`: it is longer than any
+    in training; `LANGUAGE`: it is clearly not in the source language; `UNLIKE`: it is unlike what the model has learnt.
+    """
+    found = {}
+    for place, (best, *_) in enumerate(translations):
+        if best.confidence is not None and best.confidence < DOUBTFUL:
+            longest = direction.engine.confidence.longest_source
+            found[place] = LENGTH if longest is not None and len(tokens[place]) > longest else UNLIKE
+    unlike, language = [place for place in found if found[place] == UNLIKE], direction.languages[0]
+    if unlike and language is not None:
+        foreign = await readers(are_foreign, [sentences[place] for place in unlike], language)
+        found |= dict.fromkeys(itertools.compress(unlike, foreign), LANGUAGE)
+    return found
 
 
 async def aside_if_long(
@@ -102,11 +155,12 @@ def _with_links(sentence: str, translation: Translation) -> Translated:
 
 
 async def translate_sentences(
-    sentences: Sequence[str], direction: Direction, beams: int, batcher: Batcher
+    sentences: Sequence[str], direction: Direction, beams: int, batcher: Batcher, readers: Readers
 ) -> list[list[dict[str, Any]]]:
     """
-    All different translations in the beam of each sentence, best first, in the page's format. A sentence with too many
-    tokens has a "problem" instead of a text.
+    All different translations in the beam of each sentence, best first, in the page's format. The best has a
+    "confidence", if the model has one, and a "doubt", if there is a reason. A sentence with too many tokens has a
+    "problem" instead of a text.
 
     Raises:
         Busy: as in `Batcher.translate`.
@@ -117,7 +171,10 @@ async def translate_sentences(
     tokens = [[] if place in problems else row for place, row in enumerate(tokens)]
     settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": 1}
     translations = await batcher.translate(engine, sentences, tokens, settings)
-    return await aside_if_long(sentences, beams, asyncio.to_thread, _described, sentences, problems, translations)
+    described = await aside_if_long(sentences, beams, asyncio.to_thread, _described, sentences, problems, translations)
+    for place, doubt in (await reasons_to_doubt(sentences, tokens, translations, direction, readers)).items():
+        described[place][0]["doubt"] = doubt
+    return described
 
 
 def _described(
@@ -130,6 +187,8 @@ def _described(
             continue
         beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in distinct(row)]
         beam[0]["words"] = _words(sentence, row[0])
+        if row[0].confidence is not None:
+            beam[0]["confidence"] = round(row[0].confidence, DIGITS)
         described.append(beam)
     return described
 
