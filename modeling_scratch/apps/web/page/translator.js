@@ -81,7 +81,7 @@ const overlaps = ([start, end], [from, to]) => start < to && from < end;
 
 export class Translator {
   // `model` is the content of model.json; `read` returns the bytes of another file of the export, given its name.
-  static async load({ ort, Tokenizer, search }, model, read) {
+  static async load({ ort, Tokenizer, search, Confidence }, model, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
     // With split_special_tokens, the source's tokenizer must take special tokens for plain text.
     const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
@@ -95,6 +95,9 @@ export class Translator {
     const translator = new Translator();
     Object.assign(translator, { ort, search, model, source: await tokenizer("", true) });
     translator.target = await tokenizer(model.hasTargetTokenizer ? "target_tokenizer/" : "", false);
+    const optional = (name) => (model.files.includes(name) ? json(name) : null);
+    const confidence = await optional("confidence.json");
+    translator.confidence = confidence && new Confidence(confidence, await optional("languages.json"));
     const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all" };
     translator.encoder = await ort.InferenceSession.create(await read("encoder.onnx"), options);
     translator.decoder = await ort.InferenceSession.create(await read("decoder.onnx"), options);
@@ -105,8 +108,9 @@ export class Translator {
     return this.source.encode(clean(sentence)).ids;
   }
 
-  // Translates one sentence. Returns the translations, best first: { text, tokens, score, isCut, weights }. `options`
-  // override the model's search settings, such as numBeams.
+  // Translates one sentence. Returns the translations, best first: { text, tokens, score, isCut, weights }, and of the
+  // best { confidence, doubt }, if the model has a confidence.json. `options` override the model's search settings, such
+  // as numBeams.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
     if (!clean(sentence)) return [{ text: "", tokens: [], score: 0, isCut: false, weights: [] }];
     const ids = this.encode(sentence);
@@ -119,12 +123,16 @@ export class Translator {
     const decoder = new Decoder(this.ort, this.decoder, source, this.model);
     const settings = { ...this.model.search, ...options };
     const found = await this.search(decoder, settings, checkpoint);
-    return found.map(({ tokens, score, weights }) => ({
+    const [{ tokens, score }] = found;
+    const confidence = this.confidence?.of(ids, tokens.length, score);
+    const doubt = this.confidence?.doubt(confidence, ids, clean(sentence));
+    return found.map(({ tokens, score, weights }, rank) => ({
       text: decode(this.target, tokens),
       tokens,
       score,
       isCut: !settings.endTokens.includes(tokens.at(-1)),
       weights,
+      ...(rank ? {} : { confidence, doubt }),
     }));
   }
 
