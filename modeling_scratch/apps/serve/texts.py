@@ -23,7 +23,7 @@ _LONG = 1_000  # characters, which take some milliseconds to read
 _EACH = 50  # the overhead of each text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
 DIGITS = 4  # of a confidence
-LENGTH, LANGUAGE, UNLIKE = "length", "language", "unlike"  # reasons to doubt a translation
+LANGUAGE, LENGTH, UNLIKE = "language", "length", "unlike"  # reasons to doubt a translation
 
 Result = TypeVar("Result")
 
@@ -101,18 +101,18 @@ async def reasons_to_doubt(
     readers: Readers,
 ) -> dict[int, str]:
     """
-    Why the best translations of some sentences are doubtful, by the sentence's index: `LENGTH`: it is longer than any
-    in training; `LANGUAGE`: it is clearly not in the source language; `UNLIKE`: it is unlike what the model has learnt.
+    Why the best translations of some sentences are doubtful, by the sentence's index. `LANGUAGE`: it is clearly not in
+    the source language, and so may have many tokens; `LENGTH`: it has more than any in training; `UNLIKE`: it is unlike
+    what the model has learnt.
     """
-    found = {}
+    found, language = {}, direction.languages[0]
     for place, (best, *_) in enumerate(translations):
         if best.confidence is not None and best.confidence < DOUBTFUL:
             longest = direction.engine.confidence.longest_source
             found[place] = LENGTH if longest is not None and len(tokens[place]) > longest else UNLIKE
-    unlike, language = [place for place in found if found[place] == UNLIKE], direction.languages[0]
-    if unlike and language is not None:
-        foreign = await readers(are_foreign, [sentences[place] for place in unlike], language)
-        found |= dict.fromkeys(itertools.compress(unlike, foreign), LANGUAGE)
+    if found and language is not None:
+        foreign = await readers(are_foreign, [sentences[place] for place in found], language)
+        found |= dict.fromkeys(list(itertools.compress(found, foreign)), LANGUAGE)
     return found
 
 

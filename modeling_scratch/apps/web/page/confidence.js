@@ -91,10 +91,10 @@ export class Confidence {
     return this.longest !== null && ids.length > this.longest;
   }
 
-  // Why the output for a text is doubtful, as in texts.py: "length", "language", "unlike"; undefined if it is not.
+  // Why the output for a text is doubtful, as in texts.py: "language", "length" or "unlike"; undefined if it is not.
   doubt(confidence, ids, text) {
     if (confidence >= DOUBTFUL) return undefined;
-    if (this.isLonger(ids)) return "length";
-    return this.table?.isForeign(text) ? "language" : "unlike";
+    if (this.table?.isForeign(text)) return "language";
+    return this.isLonger(ids) ? "length" : "unlike";
   }
 }
