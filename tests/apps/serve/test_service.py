@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from services import Slow, connected, get, metric, post, raw_request, running
-from translators import CORPUS, load, make_folder, sure_of
+from translators import CORPUS, DOUBTS, calibrate, load, make_folder, sure_of
 
 from modeling_scratch.apps.documents.document import read_document
 from modeling_scratch.apps.serve.engines import (
@@ -140,6 +140,50 @@ def test_concurrent_requests_share_batches(url, expected):
     made = metric(url, "scratch_batch_sentences_sum") - sentences
     assert made == len(found)
     assert made / (metric(url, "scratch_batch_sentences_count") - batches) > 3
+
+
+# -- confidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    return calibrate(make_folder(tmp_path_factory.mktemp("models") / "calibrated"))
+
+
+@pytest.fixture(scope="module")
+def calibrated_url(calibrated):
+    direction = load_direction(f"en:de={calibrated}", load_torch_engine)
+    with running(Service(Directions([direction]), LIMITS)) as url:
+        yield url
+
+
+def test_the_confidence_in_a_text_is_the_pipeline_s_in_its_least_sure_sentence(calibrated, calibrated_url):
+    sentences = [SENTENCES[0], SENTENCES[1], "A teacher."]
+    of_each = [each["confidence"] for each in load(calibrated)(sentences, return_confidence=True)]
+    texts = ["\n".join(sentences[:2]), sentences[2], "***"]
+    _, answer = post(f"{calibrated_url}/translate", {"q": texts} | EN_DE)
+    nothing_to_translate = 1.0
+    expected = [min(of_each[:2]), of_each[2], nothing_to_translate]
+    assert answer["confidence"] == pytest.approx(expected, abs=1e-4)
+    _, one = post(f"{calibrated_url}/translate", {"q": texts[0]} | EN_DE)
+    assert one["confidence"] == answer["confidence"][0]
+    _, unchanged = post(f"{calibrated_url}/translate", {"q": texts[0], "source": "de", "target": "de"})
+    assert unchanged == {"translatedText": texts[0]}
+
+
+def test_doubtful_texts_and_sentences_have_a_reason(calibrated_url):
+    sentences = [SENTENCES[0], *DOUBTS]
+    two = " ".join(sentences[:2])
+    _, answer = post(f"{calibrated_url}/translate", {"q": [*sentences, two]} | EN_DE)
+    assert answer["doubt"] == [None, *DOUBTS.values(), "unlike"]
+    assert [each < 0.5 for each in answer["confidence"]] == [False, True, True, True, True]
+    _, answer = post(f"{calibrated_url}/translate", {"q": SENTENCES[0]} | EN_DE)
+    assert "doubt" not in answer
+    _, answer = post(f"{calibrated_url}/page/translate", {"sentences": [*sentences, "ab" * 300], "numBeams": 3} | EN_DE)
+    *found, too_long = (row[0] for row in answer["translations"])
+    assert [each.get("doubt") for each in found] == [None, *DOUBTS.values()]
+    assert all(("doubt" in each) == (each["confidence"] < 0.5) for each in found)
+    assert too_long.keys() == {"text", "words", "problem"}
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -269,14 +313,15 @@ def test_the_page_gets_the_source_words_of_each_word_at_javascript_s_positions(u
 # -- engines and directions --------------------------------------------------------------------------------------------
 
 
-def test_both_engines_give_the_same_translations_and_scores(folder):
+def test_both_engines_give_the_same_translations_scores_and_confidences(calibrated):
     settings, found = {"num_return_sequences": 3, "num_beams": 3, "scores": True}, []
-    for engine in (load_torch_engine(str(folder)), CTranslate2Engine(str(folder))):
+    for engine in (load_torch_engine(str(calibrated)), CTranslate2Engine(str(calibrated))):
         found.append(engine.translate_batch(SENTENCES, engine.tokenize(SENTENCES), **settings))
-    for ours, theirs in compress(zip(*found, strict=True), sure_of(folder, SENTENCES, num_return_sequences=3)):
+    for ours, theirs in compress(zip(*found, strict=True), sure_of(calibrated, SENTENCES, num_return_sequences=3)):
         assert [each.text for each in ours] == [each.text for each in theirs]
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-3)
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
+        assert [each.confidence for each in ours] == pytest.approx([each.confidence for each in theirs], abs=1e-3)
 
 
 def test_ctranslate2_gets_all_threads(folder, monkeypatch):
