@@ -80,7 +80,7 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
         ENCODER,
         DECODER,
         *tokenizers,
-        *_write_confidence(name, folder, languages),
+        *write_confidence(name, folder, languages),
     ]
     described |= {"hasTargetTokenizer": two, "takesAnyText": takes_any_text}
     described |= {"modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
@@ -89,7 +89,7 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
     return difference
 
 
-def _write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]:
+def write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]:
     """Write what the page needs for confidence, if the model has any. Returns the names of the files."""
     if (confidence := load_confidence(name)) is None:
         return []

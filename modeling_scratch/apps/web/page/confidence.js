@@ -34,7 +34,7 @@ class PairSet {
 }
 
 // Tells whether a text is in another language than `source`; see language_table.py.
-class LanguageTable {
+export class LanguageTable {
   constructor({ source, languages, step, sequences }) {
     Object.assign(this, { source: languages.indexOf(source), count: languages.length, step, weights: new Map(), longest: 0 });
     const bytes = unpacked(sequences);
