@@ -38,13 +38,13 @@ export class LanguageTable {
   constructor({ source, languages, step, sequences }) {
     Object.assign(this, { source: languages.indexOf(source), count: languages.length, step, weights: new Map(), longest: 0 });
     const bytes = unpacked(sequences);
-    const take = (place) => bytes.subarray(place + 1, place + 1 + bytes[place]);
+    const letters = latin.decode(bytes);
     for (let place = 0; place < bytes.length; ) {
-      const sequence = take(place);
-      const weights = take(place + 1 + sequence.length);
-      this.weights.set(latin.decode(sequence), weights);
-      this.longest = Math.max(this.longest, sequence.length);
-      place += 2 + sequence.length + weights.length;
+      const middle = place + 1 + bytes[place]; // a sequence, and its weights, each after its length
+      const end = middle + 1 + bytes[middle];
+      this.weights.set(letters.slice(place + 1, middle), bytes.subarray(middle + 1, end));
+      this.longest = Math.max(this.longest, bytes[place]);
+      place = end;
     }
   }
 
