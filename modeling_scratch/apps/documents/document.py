@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from ..translate.paragraphs import Translated, TranslateParagraphs
 from . import FORMATS
-from .paragraphs import Translated, TranslateParagraphs
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 from ...errors import UserError
 from ...languages import is_translatable
+from ..translate.marked_text import Markup, Slot, Text, Token, has_language
 from .document import Document
-from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 # Elements that may be part of a sentence. All others end a paragraph, even <br>.

@@ -10,9 +10,9 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ...languages import is_translatable
+from ..translate.marked_text import Markup, Slot, Text, Token, has_language
 from .document import Document
 from .html import html_tokens, is_footnote, with_protected_merged, write_html
-from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from ..translate.paragraphs import Translated
 from .document import Document
-from .paragraphs import Translated
 
 
 def read_plain(text: str) -> Document:

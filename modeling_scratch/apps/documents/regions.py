@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...languages import is_translatable
+from ..translate.marked_text import Paragraph, Token, paragraph_of, split_white_space, units
+from ..translate.paragraphs import Translated
+from ..translate.placement import Write, placed
 from .document import Document
-from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
-from .paragraphs import Translated
-from .placement import Write, placed
 
 _AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pysubs2.formats.subrip import SubripFormat
 
 from ...errors import UserError
+from ..translate.marked_text import Markup, Text, Token
 from .document import Document
-from .marked_text import Markup, Text, Token
 from .regions import Region, read_regions
 
 _NEXT_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")

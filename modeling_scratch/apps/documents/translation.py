@@ -10,8 +10,8 @@ from ...files import one_line
 from ...inference.alignments import links_of
 from ...inference.translate import Translator
 from ..translate.lines import Warnings, check_lengths, whole_input
+from ..translate.paragraphs import Translated, guessed_links, translate_paragraphs
 from .document import translate_document
-from .paragraphs import Translated, guessed_links, translate_paragraphs
 
 
 def translated_document(

@@ -19,7 +19,7 @@ from typing import TypeVar
 from ...errors import UserError
 from ...languages import base_language
 from ..documents.document import read_document
-from ..documents.paragraphs import Paragraphs, Translated, cut
+from ..translate.paragraphs import Paragraphs, Translated, cut
 
 _SHORT = 5_000  # characters
 

@@ -11,7 +11,7 @@ from ...errors import UserError, beginning
 from ...files import one_line
 from ...inference.alignments import links_of
 from ...inference.translate import Translation, Translations, distinct
-from ..documents.paragraphs import Translated, guessed_links
+from ..translate.paragraphs import Translated, guessed_links
 from .batcher import Batcher
 from .engines import Direction, Engine
 from .readers import Readers, sentences_of, write_documents
