@@ -4,9 +4,13 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
-from .marked_text import Atom, Element, Markup, Paragraph
+from ...languages import is_translatable
+from .kept_words import KeptWords
+from .marked_text import Atom, Element, Markup, Paragraph, Text, paragraph_of
 from .paragraphs import Translated, guessed_links
 
 # Escapes text. The second argument has the characters that were entities in the source, with these entities.
@@ -275,11 +279,17 @@ class _Placement:
                 written = "".join(parts[-2:])  # either part may be empty
                 before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
                 before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
-                after = is_before and node.space_after
+                after = is_before and (node.space_after or self._is_parted(node, position))
                 after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
                 parts.append(" " * before + raw + " " * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
+
+    def _is_parted(self, atom: Atom, position: int) -> bool:
+        """Whether a word directly follows an atom, as in "{name}s", and another is at a position in the target."""
+        follows = re.compile(r"\w*").match
+        word, other = follows(self.source, atom.at)[0], follows(self.target, position)[0]
+        return bool(word and other) and word != other
 
     def _element(self, element: Element, low: int, high: int, within: list[Element]) -> str:
         inner = self._render(element.nodes, (element.start, element.end), low, high, [*within, element])
@@ -330,3 +340,102 @@ class _Placement:
             parts.append(self.raw(fold))
             parts += [self.raw(element.open) for element in elements]
         return "".join(parts)
+
+
+# Plain text
+
+
+@dataclass(frozen=True)
+class Restored:
+    """
+    A translation with its kept words.
+
+    Args:
+        sources: for each word of what the model read, and for each kept word (-1, -2, ...), the words of the text.
+        targets: for each word of the translation, and for each kept word, the words of the text with both.
+    """
+
+    text: str
+    sources: dict[int, set[int]]
+    targets: dict[int, set[int]]
+
+    def links(self, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The links between the words of the texts, given those between what the model read and wrote."""
+        found = {pair for first, second in links for pair in product(self.sources[first], self.targets[second])}
+        for kept in self.sources.keys() - range(len(self.sources)):
+            found |= set(zip(sorted(self.sources[kept]), sorted(self.targets[kept]), strict=True))
+        return sorted(found)
+
+
+class PlainTexts:
+    """
+    Texts without markup.
+
+    Args:
+        originals: the texts.
+        kept: what stays in them; None: nothing.
+
+    Attributes:
+        texts: what the model reads of them: all but the kept words; nothing where there is nothing else to translate.
+    """
+
+    def __init__(self, originals: Sequence[str], kept: KeptWords | None):
+        self.originals, self.texts = originals, list(originals)
+        self._spans = {index: spans for index, text in enumerate(originals) if kept and (spans := kept.spans(text))}
+        self._paragraphs: dict[int, Paragraph] = {}
+        for index in self._spans:
+            paragraph = self._paragraphs[index] = paragraph_of([Text(originals[index], originals[index])], kept)
+            self.texts[index] = paragraph.text if is_translatable(paragraph.text) else ""
+
+    @property
+    def places(self) -> Collection[int]:
+        """The indices of texts with kept words."""
+        return self._spans.keys()
+
+    def restored(self, index: int, translated: Translated) -> Translated:
+        """A translation with the kept words of its text, and the links between the words of both."""
+        if index not in self._spans:
+            return translated
+        if not self.texts[index]:
+            return Translated(self.originals[index].strip())
+        links = translated.links or guessed_links(self.texts[index], translated.text)
+        found = self.restore(index, replace(translated, links=links))
+        return Translated(found.text, found.links(links))
+
+    def restore(self, index: int, translated: Translated) -> Restored:
+        """The same with the places of all words, for a text with kept words and others."""
+        original, paragraph = self.originals[index], self._paragraphs[index]
+        numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}
+        read, written, done = [], [], 0  # parts, each with the number of a kept word or None
+        for number, (start, end) in enumerate(self._spans[index]):
+            read += [(original[done:start], None), (original[start:end], -1 - number)]
+            done = end
+        read.append((original[done:], None))
+
+        def write(text: str, _) -> str:
+            written.append((text, None))
+            return text
+
+        def raw(markup: Markup) -> str:
+            written.append((markup.raw, numbers[id(markup)]))
+            return markup.raw
+
+        text = placed(paragraph, translated, write, raw)
+        return Restored(text, _places(read, paragraph.text, original), _places(written, translated.text, text))
+
+
+def _places(parts: Sequence[tuple[str, int | None]], plain: str, whole: str) -> dict[int, set[int]]:
+    """
+    The words of a whole text that hold the characters of each word of the plain one and of each kept word.
+
+    Args:
+        parts: of the whole text, each with the number of a kept word or None. Their white space does not count.
+        plain: the text without kept words.
+    """
+    words = (index for index, word in enumerate(plain.split()) for _ in word)
+    origins = [next(words) if kept is None else kept for part, kept in parts for _ in "".join(part.split())]
+    holders = (index for index, word in enumerate(whole.split()) for _ in word)
+    found: dict[int, set[int]] = defaultdict(set)
+    for origin, holder in zip(origins, holders, strict=True):
+        found[origin].add(holder)
+    return found
