@@ -162,8 +162,8 @@ def _is_white(token: Token) -> bool:
     return token.kind == "fold" or (token.kind == "text" and not token.plain.strip())
 
 
-def paragraph_of(tokens: Iterable[Token], kept: KeptWords = ADDRESSES) -> Paragraph:
-    """Make a paragraph of a unit's tokens, in which kept words are atoms."""
+def paragraph_of(tokens: Iterable[Token], kept: KeptWords | None = ADDRESSES) -> Paragraph:
+    """Make a paragraph of a unit's tokens, in which kept words are atoms. `kept` is None if they already are."""
     builder = _Builder()
     for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
         if is_text:
@@ -174,7 +174,7 @@ def paragraph_of(tokens: Iterable[Token], kept: KeptWords = ADDRESSES) -> Paragr
     return builder.finished()
 
 
-def _add_texts(texts: list[Text], builder: "_Builder", kept: KeptWords) -> None:
+def _add_texts(texts: list[Text], builder: "_Builder", kept: KeptWords | None) -> None:
     """Add adjacent texts together, since an address that contains entities or escapes consists of several."""
     plain = "".join(text.plain for text in texts)
     raws: list[str] = []  # as each character of the plain text is written
@@ -186,7 +186,7 @@ def _add_texts(texts: list[Text], builder: "_Builder", kept: KeptWords) -> None:
             # Without a semicolon, a letter or digit after it would become part of it.
             builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
     done = 0
-    for start, end in kept.spans(plain):
+    for start, end in kept.spans(plain) if kept else ():
         builder.add_text(plain[done:start])
         builder.add_markup(Markup("atom", "".join(raws[start:end])))
         done = end

@@ -10,7 +10,7 @@ from itertools import product
 
 from ...languages import is_translatable
 from .kept_words import KeptWords
-from .marked_text import Atom, Element, Markup, Paragraph, Text, paragraph_of
+from .marked_text import Atom, Element, Markup, Paragraph, Text, Token, paragraph_of
 from .paragraphs import Translated, guessed_links
 
 # Escapes text. The second argument has the characters that were entities in the source, with these entities.
@@ -279,17 +279,17 @@ class _Placement:
                 written = "".join(parts[-2:])  # either part may be empty
                 before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
                 before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
-                after = is_before and (node.space_after or self._is_parted(node, position))
+                after = (is_before and node.space_after) or self._is_parted(node, position)
                 after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
                 parts.append(" " * before + raw + " " * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
 
     def _is_parted(self, atom: Atom, position: int) -> bool:
-        """Whether a word directly follows an atom, as in "{name}s", and another is at a position in the target."""
-        follows = re.compile(r"\w*").match
-        word, other = follows(self.source, atom.at)[0], follows(self.target, position)[0]
-        return bool(word and other) and word != other
+        """Whether something directly follows an atom, as in "{name}'s", and another word is at a place in the target."""
+        rest, letters = self.source[atom.at : atom.at + 1].strip(), re.compile(r"\w*").match
+        word = letters(self.target, position)[0]
+        return bool(rest and word) and not atom.space_after and word != letters(self.source, atom.at)[0]
 
     def _element(self, element: Element, low: int, high: int, within: list[Element]) -> str:
         inner = self._render(element.nodes, (element.start, element.end), low, high, [*within, element])
@@ -381,20 +381,23 @@ class PlainTexts:
 
     def __init__(self, originals: Sequence[str], kept: KeptWords | None):
         self.originals, self.texts = originals, list(originals)
-        self._spans = {index: spans for index, text in enumerate(originals) if kept and (spans := kept.spans(text))}
+        self._parts: dict[int, list[Token]] = {}  # of texts with kept words, which are atoms
         self._paragraphs: dict[int, Paragraph] = {}
-        for index in self._spans:
-            paragraph = self._paragraphs[index] = paragraph_of([Text(originals[index], originals[index])], kept)
-            self.texts[index] = paragraph.text if is_translatable(paragraph.text) else ""
+        for index, text in enumerate(originals):
+            if kept and (spans := kept.spans(text)):
+                self._parts[index] = _parts(text, spans)
+                self._paragraphs[index] = paragraph_of(self._parts[index], None)
+                plain = self._paragraphs[index].text
+                self.texts[index] = plain if is_translatable(plain) else ""
 
     @property
     def places(self) -> Collection[int]:
         """The indices of texts with kept words."""
-        return self._spans.keys()
+        return self._parts.keys()
 
     def restored(self, index: int, translated: Translated) -> Translated:
         """A translation with the kept words of its text, and the links between the words of both."""
-        if index not in self._spans:
+        if index not in self._parts:
             return translated
         if not self.texts[index]:
             return Translated(self.originals[index].strip())
@@ -404,13 +407,10 @@ class PlainTexts:
 
     def restore(self, index: int, translated: Translated) -> Restored:
         """The same with the places of all words, for a text with kept words and others."""
-        original, paragraph = self.originals[index], self._paragraphs[index]
+        paragraph = self._paragraphs[index]
         numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}
-        read, written, done = [], [], 0  # parts, each with the number of a kept word or None
-        for number, (start, end) in enumerate(self._spans[index]):
-            read += [(original[done:start], None), (original[start:end], -1 - number)]
-            done = end
-        read.append((original[done:], None))
+        read = [(part.raw, numbers.get(id(part))) for part in self._parts[index]]
+        written: list[tuple[str, int | None]] = []
 
         def write(text: str, _) -> str:
             written.append((text, None))
@@ -421,7 +421,28 @@ class PlainTexts:
             return markup.raw
 
         text = placed(paragraph, translated, write, raw)
-        return Restored(text, _places(read, paragraph.text, original), _places(written, translated.text, text))
+        return Restored(
+            text, _places(read, paragraph.text, self.originals[index]), _places(written, translated.text, text)
+        )
+
+
+def _parts(text: str, spans: list[tuple[int, int]]) -> list[Token]:
+    """
+    A text with its kept words as atoms. A comma after the first, as in "{name}, come!", or before the last, as in
+    "Come, {name}!", is part of it: without the word, there would be no comma.
+    """
+    (start, end), last = spans[0], spans[-1]
+    if not text[:start].strip() and text[end : end + 1] in (",", ";", ":"):
+        spans = [(start, end + 1), *spans[1:]]
+    before = text[: last[0]].rstrip()
+    if before.endswith(",") and not is_translatable(text[last[1] :]) and (len(spans) < 2 or len(before) > spans[-2][1]):
+        spans = [*spans[:-1], (len(before) - 1, spans[-1][1])]
+    parts: list[Token] = []
+    done = 0
+    for start, end in spans:
+        parts += [Text(text[done:start], text[done:start]), Markup("atom", text[start:end])]
+        done = end
+    return [*parts, Text(text[done:], text[done:])]
 
 
 def _places(parts: Sequence[tuple[str, int | None]], plain: str, whole: str) -> dict[int, set[int]]:
