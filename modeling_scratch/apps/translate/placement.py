@@ -4,9 +4,9 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
 
 from ...languages import is_translatable
 from .kept_words import KeptWords
@@ -41,6 +41,19 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] == "P" and character not in _PART_OF_WORDS
 
 
+def _without_marks(text: str, low: int, high: int) -> tuple[int, int]:
+    """Remove punctuation and white space from the edges of a range of a text's characters."""
+
+    def is_edge(position: int) -> bool:
+        return _is_mark(text[position]) or text[position].isspace()
+
+    while low < high and is_edge(low):
+        low += 1
+    while low < high and is_edge(high - 1):
+        high -= 1
+    return low, high
+
+
 def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
     """The index, at least `first`, of the number nearest to `wanted` in a sorted list; None if there is none."""
     index = bisect_left(numbers, wanted, first)
@@ -64,6 +77,7 @@ class _Placement:
         self.linked_before = [0]  # how many linked words precede each target word
         for word in range(len(self.target_words)):
             self.linked_before.append(self.linked_before[-1] + (word in linked_targets))
+        self.without_marks = cache(_without_marks)  # since one word of punctuation may have many atoms in it
         self.ranges: dict[int, tuple[int, int]] = {}  # of each element, by id, in target characters
         self.folds = self._placed_folds()
 
@@ -188,22 +202,10 @@ class _Placement:
             # So does punctuation, such as the colon after "**Why?**:".
             low += len(before) * (all(map(_is_mark, before)) and self.target.startswith(before, low, high))
             high -= len(after) * (all(map(_is_mark, after)) and self.target.endswith(after, low, high))
-        inner_low, inner_high = self._without_marks(low, high)
+        inner_low, inner_high = self.without_marks(self.target, low, high)
         if inner_low < inner_high:
             low = low if _is_mark(text[0]) else inner_low
             high = high if _is_mark(text[-1]) else inner_high
-        return low, high
-
-    def _without_marks(self, low: int, high: int) -> tuple[int, int]:
-        """Remove punctuation and white space from the edges of a range of target characters."""
-
-        def is_edge(position: int) -> bool:
-            return _is_mark(self.target[position]) or self.target[position].isspace()
-
-        while low < high and is_edge(low):
-            low += 1
-        while low < high and is_edge(high - 1):
-            high -= 1
         return low, high
 
     # Atoms
@@ -235,15 +237,15 @@ class _Placement:
             return (self.target_words[start - 1][1], False) if start else (0, True)
         if not rest and atom.space_before and not atom.space_after:
             return self.target_words[self._target_of(number + 1)][0], True
-        if begun and rest and all(map(_is_mark, begun)):
+        if begun and rest and atom.at <= self.without_marks(self.source, start, end)[0]:
             low, high = self.target_words[self._target_of(number)]
-            inner = self._without_marks(low, high)[0]
+            inner = self.without_marks(self.target, low, high)[0]
             return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
         if not rest or self.target.endswith(rest, low, high):
             # Directly after the bracket in "see(`a` and b)", it belongs to what follows.
             return high - len(rest), bool(rest) and atom.space_after and not atom.space_before
-        inner = self._without_marks(low, high)[1]
+        inner = self.without_marks(self.target, low, high)[1]
         return (inner if inner > low else high), False
 
     # Writing
@@ -286,7 +288,7 @@ class _Placement:
         return "".join(parts)
 
     def _is_parted(self, atom: Atom, position: int) -> bool:
-        """Whether something directly follows an atom, as in "{name}'s", and another word is at a place in the target."""
+        """Whether something directly follows an atom, as in "{name}'s", and another word follows in the target."""
         rest, letters = self.source[atom.at : atom.at + 1].strip(), re.compile(r"\w*").match
         word = letters(self.target, position)[0]
         return bool(rest and word) and not atom.space_after and word != letters(self.source, atom.at)[0]
@@ -361,10 +363,15 @@ class Restored:
 
     def links(self, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The links between the words of the texts, given those between what the model read and wrote."""
-        found = {pair for first, second in links for pair in product(self.sources[first], self.targets[second])}
-        for kept in self.sources.keys() - range(len(self.sources)):
-            found |= set(zip(sorted(self.sources[kept]), sorted(self.targets[kept]), strict=True))
-        return sorted(found)
+        sources, targets = ({word: sorted(places[word]) for word in places} for places in (self.sources, self.targets))
+        kept = [(word, word) for word in sources if word < 0]
+        return sorted({pair for first, second in [*links, *kept] for pair in _paired(sources[first], targets[second])})
+
+
+def _paired(first: list[int], second: list[int]) -> Iterator[tuple[int, int]]:
+    """Pairs of two lists in order; the last of the shorter one is in several."""
+    for index in range(max(len(first), len(second))):
+        yield first[min(index, len(first) - 1)], second[min(index, len(second) - 1)]
 
 
 class PlainTexts:
