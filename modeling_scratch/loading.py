@@ -25,6 +25,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from .errors import UserError
 from .files import reading
+from .model.confidence import FILE, Confidence
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
@@ -129,6 +130,12 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
     if getattr(source, "separate_vocabs", False):
         raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
     return source, target
+
+
+def load_confidence(name: str, **options) -> Confidence | None:
+    """A model's confidence.json; None if it has none. Raises UserError if it cannot be loaded."""
+    with loading(name, FILE):
+        return Confidence.load(name, **options)
 
 
 def load_translator(name: str, **options) -> PreTrainedModel:

@@ -557,6 +557,22 @@ def describe_heads(record: dict[str, Any]) -> list[str]:
     return [f"alignment heads, [layer, head] from 0: {heads or 'all'}"] if "alignment_heads" in record else []
 
 
+def describe_calibration(measured: dict[str, Any]) -> str:
+    """Which shares of sentences a calibrated confidence calls doubtful, with its precision and recall."""
+    shares = ", ".join(f"{100 * share:.0f} % of those that are {kind}" for kind, share in measured["doubtful"].items())
+    shares = shares.replace("of those that are validation", "of validation sentences")
+    return f"doubtful are {shares}; precision {measured['precision']:.2f}, recall {measured['recall']:.2f}"
+
+
+def describe_confidence(record: dict[str, Any]) -> list[str]:
+    """How the scores of a record grow if only the outputs with the highest confidence are kept; [] if it is unknown."""
+    if (found := record.get("confidence")) is None:
+        return []
+    kept = ", ".join(f"{100 * share:.0f} % {score:.2f}" for share, score in found["kept"])
+    title = title_of(found["metric"])
+    return [f"doubtful: {100 * found['doubtful']:.1f} %; {title} of those with the highest confidence: {kept}"]
+
+
 def describe_score(record: dict[str, Any], key: str) -> str:
     """A record's score, such as "38.23 ± 0.91"; without the interval if the record has none."""
     interval = record.get(f"{key}_interval")

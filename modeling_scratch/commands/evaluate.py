@@ -25,10 +25,13 @@ def main(
         str | None, typer.Option(help="the recipe whose data to score on (default: the run's own)")
     ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what to score it on")] = "test",
+    curve: Annotated[
+        Path | None, typer.Option(help="draw to this PNG file how the score grows if doubtful outputs are left out")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """
-    Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written.
+    Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written but --curve.
 
     Several models with the same tokenizers are scored as an ensemble, as `scratch translate` uses them. The data are
     those of the first one's recipe, and beam size, length penalty and maximum length those saved with it, unless keys
@@ -39,6 +42,7 @@ def main(
         import torch
 
         from ..data.sources import source_of
+        from ..loading import load_confidence
         from ..recipe import find_recipe
         from ..recipe.reading import load_recipe, recipe_of_model
         from ..training.evaluation import score_model
@@ -56,18 +60,26 @@ def main(
         scored_alike = config is None and torch.accelerator.is_available()
         as_run = recipe.model_copy(update={"trackers": []}) if scored_alike else None
         accelerator = make_accelerator(as_run, before=path.parent)
+        if curve is not None and (others or load_confidence(model) is None):
+            problem = "an ensemble has no confidence" if others else f"{model} has no confidence.json"
+            raise UserError(f"--curve {curve}: {problem}")
         lines = []
         with explained_loss_of_a_process(accelerator):
             further = list(recipe.data.test_sets) if split == "test" else []
             splits = [split] if not further or source_of(split, recipe.data, recipe.seed) else []
             splits += further
-            for name, scores in score_model(recipe, models, splits, accelerator, **generation).items():
+            results = score_model(recipe, models, splits, accelerator, **generation)
+            for name, scores in results.items():
                 lines += [
                     f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",
                     *describe_scores(scores),
                 ]
         if is_main_process():
             print("\n".join(lines))
+            if curve is not None:
+                from ..training.curves import confidence_figure, save
+
+                save(confidence_figure(results), curve)
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -86,11 +98,11 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:
-    from ..metrics import METRICS, describe_heads, describe_score
+    from ..metrics import METRICS, describe_confidence, describe_heads, describe_score
 
     lines = [
         f"  {metric.title} {describe_score(scores, key)}  ({scores[f'{key}_signature']})"
         for key, metric in METRICS.items()
         if key in scores
     ]
-    return lines + [f"  {line}" for line in describe_heads(scores)]
+    return lines + [f"  {line}" for line in (*describe_heads(scores), *describe_confidence(scores))]

@@ -80,6 +80,9 @@ def main(
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     n_best: _NBest = None,
     scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each output")] = False,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="write CONFIDENCE, from 0 to 1, and a tab before each output")
+    ] = False,
     alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
     batch_tokens: _BatchTokens = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
@@ -102,8 +105,10 @@ def main(
     With --n-best N, up to N rows are written for each line, best first: line number and rank, both from 1, score and
     text, separated by tabs. Their texts differ; an empty line has one row, without text. A score is the natural
     logarithm of the text's probability under the model, the end token included; beam search ranks by score /
-    tokens^length_penalty. With --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both
-    from 0: 0-0 1-2 2-1.
+    tokens^length_penalty. With --confidence, the confidence follows the score: below 0.5, the line is unlike what the
+    model has learnt, or longer than anything that it was trained on, and so its output is doubtful. Without it,
+    doubtful outputs are warnings. With --alignments, each row ends with a tab and the links of its words,
+    SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
     A translator keeps placeholders such as {name} and %s, addresses, @mentions, #tags, :emoji:, versions and `code` as
     they are, and what --keep matches. Scores are those of the rest.
@@ -119,7 +124,8 @@ def main(
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
-        _check_options(input, output, length_penalty, format, scores or n_best or alignments, language)
+        has_columns = scores or confidence or n_best or alignments
+        _check_options(input, output, length_penalty, format, has_columns, language)
         _check_features(features, features_column, format, alignments)
         own = tuple(map(own_pattern, keep or ()))
         if None not in (batch_size, batch_tokens):
@@ -153,7 +159,11 @@ def main(
                 settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
             if n_best is not None:
                 settings["num_beams"] = num_beams or max(n_best, translator.num_beams)
-            settings |= {"num_return_sequences": n_best or 1, "scores": scores or n_best is not None}
+            if confidence and translator.confidence is None:
+                problem = "they are for one model, not for an ensemble" if others else f"{model} has no confidence.json"
+                raise UserError(f"--confidence: {problem}")
+            is_scored = scores or n_best is not None or translator.confidence is not None
+            settings |= {"num_return_sequences": n_best or 1, "scores": is_scored}
             if alignments or format in WITH_INLINE_MARKUP:
                 settings["align"] = n_best or 1
                 with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have
@@ -171,7 +181,8 @@ def main(
             else:
                 columns, size = (n_best is not None, scores, alignments), max(1, 2 * count)
                 conditions = Features(features or "", features_column)
-                translate_lines(path, file, translator, settings, *columns, keep_going, quiet, size, conditions, kept)
+                more = (keep_going, quiet, size, conditions, confidence, kept)
+                translate_lines(path, file, translator, settings, *columns, *more)
 
 
 def _languages(
@@ -217,7 +228,9 @@ def _check_options(
     if length_penalty is not None and not abs(length_penalty) <= _LARGEST_PENALTY:
         raise UserError(f"--length-penalty {length_penalty}: it must be a number, at most {_LARGEST_PENALTY}")
     if format in FORMATS and has_columns:
-        raise UserError(f"--format {format}: --scores, --n-best and --alignments are for lines; leave them out")
+        raise UserError(
+            f"--format {format}: --scores, --confidence, --n-best and --alignments are for lines; leave them out"
+        )
     if language is not None and format not in FORMATS:
         raise UserError("--language is for documents: add --format, such as --format text")
     if format is None and input is not None and (kind := ENDINGS.get(Path(input).suffix.lower())):

@@ -11,6 +11,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from ..errors import UserError, as_user_error
 from ..files import read_json, reading
+from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, WEIGHTS
 from .plain_card import CONVERSION, read_config, weight_files
@@ -34,6 +35,7 @@ SHARED_TOKENIZER_FILES = (
 ALLOWED = (
     "config.json",
     "generation_config.json",
+    CONFIDENCE,
     WEIGHTS,
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",

@@ -21,7 +21,16 @@ from huggingface_hub.utils import yaml_dump
 from ..data.sources import Provenance
 from ..errors import TOKEN, UserError, without_tokens
 from ..languages import language_code
-from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, tells_nothing, title_of
+from ..metrics import (
+    METRICS,
+    RESAMPLES,
+    describe_confidence,
+    describe_heads,
+    describe_score,
+    scores_in,
+    tells_nothing,
+    title_of,
+)
 from ..model.configuration_scratch import task_of
 from ..recipe.schema import FEATURES
 from ..training.folder import CURVES, scored_set
@@ -421,7 +430,8 @@ def _signatures(run: RunRecords, keys: list[str]) -> str:
         for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
         if signature
     ]
-    lines += dict.fromkeys(f"- {line}" for record in run.scored for line in describe_heads(record))
+    for describe in (describe_heads, describe_confidence):
+        lines += dict.fromkeys(f"- {line}" for record in run.scored for line in describe(record))
     return "Signatures:\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -16,6 +16,8 @@ from .. import __version__
 from ..errors import UserError, as_user_error
 from ..files import read_json, reading, write_whole
 from ..languages import language_code, language_codes, language_name
+from ..metrics import describe_calibration
+from ..model.confidence import FILE as CONFIDENCE
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig, task_of
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import check_fields
@@ -64,6 +66,7 @@ class ModelFacts:
     features: str = ""  # of an example, if the model was trained with features
     is_translator: bool = True  # whether its task is translation
     task: str | None = None  # what the outputs are, if it is not
+    calibration: dict[str, Any] = field(default_factory=dict)  # what was measured of its confidence
 
     @property
     def direction(self) -> str:
@@ -274,7 +277,13 @@ def limits(facts: ModelFacts, data: str, length: str = "") -> str:
     )
     if not facts.is_translator:
         experiments, who = "experiments", "who knows the subject"
-        errors = "It always produces output, even for input unlike its training data, and does not say how sure it is."
+        errors = "It always produces output, even for input unlike its training data."
+    if facts.calibration:
+        errors += (
+            " With `return_confidence=True`, the pipeline adds a number from 0 to 1: below 0.5, the input is unlike "
+            f"what it has learnt, and the {facts.output} is doubtful. Of {facts.calibration['sentences']:,} validation "
+            f"sentences and others made of them, {describe_calibration(facts.calibration)}."
+        )
     points = {
         "Meant for": f"research, teaching and {experiments}, and as a starting point for fine-tuning. Where an error "
         f"does harm, as in medicine or law, somebody {who} must check what it writes.",
@@ -394,4 +403,5 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         sentencepiece=any(folder.glob("*.spm")),
         pipeline=not pipelines.keys().isdisjoint([TRANSLATION, TEXT2TEXT]),
         is_translator=task_of(config) == TRANSLATION,
+        calibration=read_json(confidence)["measured"] if (confidence := folder / CONFIDENCE).is_file() else {},
     )

@@ -12,8 +12,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..languages import is_translatable
-from ..loading import best_device, has_whole_symbols, load_config, load_tokenizers, load_translator
-from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
+from ..loading import (
+    best_device,
+    has_whole_symbols,
+    load_confidence,
+    load_config,
+    load_tokenizers,
+    load_translator,
+)
+from ..model.batched_generation import (
+    DEFAULT_BATCH_TOKENS,
+    batches_by_length,
+    generate_batch,
+    setting_of,
+    target_lengths,
+    tokenize,
+)
+from ..model.confidence import Confidence
 from ..model.configuration_scratch import ScratchConfig
 
 if TYPE_CHECKING:
@@ -31,6 +46,9 @@ class Translation:
     Args:
         score: the natural logarithm of its probability under the model, including the end token; 0 if not asked for.
         is_cut: it reached the maximum length before it ended.
+        length: the number of its tokens, including the end token.
+        confidence: how far to trust it; see `model.confidence`. None if scores were not asked for, or the model has no
+            confidence.json.
         weights: how much each target word attends to each source word, (target words, source words), as
             `alignments.average_heads` returns them; None if not asked for.
     """
@@ -39,6 +57,8 @@ class Translation:
     score: float = 0.0
     is_cut: bool = False
     weights: torch.Tensor | None = None
+    length: int = 0
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +69,13 @@ class Translator:
     Args:
         model: a model or an `Ensemble`, on its device.
         source_tokenizer, target_tokenizer: one object if they are shared.
+        confidence: the model's; None: it has none, or there are several models.
     """
 
     model: PreTrainedModel
     source_tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
+    confidence: Confidence | None = None
 
     @classmethod
     def load(cls, names: Sequence[str], revision: str | None = None, dtype: str | None = None) -> "Translator":
@@ -69,7 +91,7 @@ class Translator:
         Raises:
             UserError: a model cannot be loaded, or is of a different kind; the models do not go together.
         """
-        commits = [_commit(name, revision) for name in names]
+        commits, confidence = [_commit(name, revision) for name in names], None
         if len(names) > 1:
             from .ensemble import load_together
 
@@ -78,8 +100,9 @@ class Translator:
             check_is_scratch(names[0], revision=commits[0])
             source, target = load_tokenizers(names[0], revision=commits[0])
             model = load_translator(names[0], revision=commits[0])
+            confidence = load_confidence(names[0], revision=commits[0])
         to = {} if dtype is None else {"dtype": getattr(torch, dtype)}
-        return cls(model.to(device=best_device(), **to), source, target)
+        return cls(model.to(device=best_device(), **to), source, target, confidence)
 
     @property
     def limit(self) -> int:
@@ -176,20 +199,24 @@ class Translator:
 
         Args:
             tokens: the token ids of each text.
-            scores: add the translations' scores.
+            scores: add the translations' scores and, if the model has been calibrated, confidences.
             align: how many of the best translations of each text get `weights`.
             generation: arguments of `model.generate`.
         """
         sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
         several = sequences.shape[1]  # (batch_size, num_return_sequences, target_length)
-        ends = self.model.generation_config.eos_token_id
-        ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
-        is_whole = torch.isin(sequences[..., 1:], ends).any(dim=-1).flatten().tolist()
+        lengths, is_whole = (each.flatten().tolist() for each in target_lengths(self.model, sequences))
         numbers = [0.0] * len(is_whole) if log_probabilities is None else log_probabilities.flatten().tolist()
         strings = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
         found = [
-            Translation(text, score, not whole) for text, score, whole in zip(strings, numbers, is_whole, strict=True)
+            Translation(text, score, not whole, length=length)
+            for text, score, whole, length in zip(strings, numbers, is_whole, lengths, strict=True)
         ]
+        if scores and self.confidence is not None:
+            found = [
+                replace(each, confidence=self.confidence(tokens[place // several], each.length, each.score))
+                for place, each in enumerate(found)
+            ]
         rows = [found[first : first + several] for first in range(0, len(found), several)]
         if not align:
             return rows

@@ -131,6 +131,21 @@ def _length_limit(model: PreTrainedModel, generation: dict[str, Any]) -> dict[st
     return {"max_new_tokens": limit} if is_learned and longest > limit else {}
 
 
+def target_lengths(model: PreTrainedModel, sequences: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The number of tokens of each output, without the start token and with the end token, and whether it has an end
+    token. An output without one reached the maximum length.
+
+    Args:
+        sequences: (..., target_length), with the start token, as `generate` returns them.
+    """
+    ends = model.generation_config.eos_token_id
+    ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
+    is_end = torch.isin(sequences[..., 1:], ends)
+    is_whole = is_end.any(dim=-1)
+    return (is_end.cumsum(dim=-1) == 0).sum(dim=-1) + is_whole.long(), is_whole
+
+
 @torch.no_grad()
 def generate_batch(
     model: PreTrainedModel, ids: list[list[int]], return_scores: bool = False, **generation

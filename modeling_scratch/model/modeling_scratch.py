@@ -17,6 +17,7 @@ from transformers.utils import can_return_tuple, logging
 from .attention import ScratchAttention  # noqa: F401
 from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
+from .confidence import Confidence  # noqa: F401
 from .configuration_scratch import ScratchConfig
 from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401

@@ -4,7 +4,7 @@ of other pairs "text2text-generation", find this file through `custom_pipelines`
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, repeat
 from numbers import Integral
 from pathlib import Path
@@ -14,7 +14,15 @@ import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
+from .batched_generation import (
+    DEFAULT_BATCH_TOKENS,
+    batches_by_length,
+    generate_batch,
+    setting_of,
+    target_lengths,
+    tokenize,
+)
+from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
 
 TARGET_FOLDER = "target_tokenizer"
@@ -104,6 +112,8 @@ class ScratchTranslationPipeline(Pipeline):
         return_scores: add each translation's "score", the natural logarithm of its probability under the model, the end
             token included. None: only if there are several translations per sentence. (Beam search ranks by score /
             length^length_penalty. Samples are ranked by score, if there are scores.)
+        return_confidence: add each translation's "confidence", from 0 to 1: below 0.5, the sentence is unlike what the
+            model has learnt, or longer than anything that it was trained on. Training calibrates it.
         device, dtype: as in every pipeline.
         generation: all other arguments, here or in a call, go to `model.generate`: num_beams, length_penalty,
             max_new_tokens, do_sample, num_return_sequences, generation_config and so on. They override the model's
@@ -142,6 +152,11 @@ class ScratchTranslationPipeline(Pipeline):
                 each["pt"] = [getattr(name, "__name__", name) for name in each["pt"]]
         super().__init__(model=model, tokenizer=tokenizer, task=task or task_of(model.config), **kwargs)
 
+    @cached_property
+    def confidence(self) -> Confidence | None:
+        """What training wrote to confidence.json; None if the model has none, or is in memory."""
+        return Confidence.load(self.model.name_or_path, **getattr(self.model, "hub_options", {}))
+
     @property
     def _key(self) -> str:
         """The key of a text in the results."""
@@ -162,6 +177,8 @@ class ScratchTranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_FOLDER)
+        if self.confidence is not None:
+            (Path(save_directory) / FILE).write_text(self.confidence.text(), encoding="utf-8")
 
     def _sanitize_parameters(self, **settings) -> tuple[dict, dict, dict]:
         """The inherited constructor calls this with the arguments that it does not know itself."""
@@ -190,7 +207,8 @@ class ScratchTranslationPipeline(Pipeline):
             sentences ahead (with `batch_size`, at most 16 batches).
 
         Raises:
-            ValueError: an input is not a string, or has more tokens than the model takes; a setting is not valid.
+            ValueError: an input is not a string, or has more tokens than the model takes; a setting is not valid; or
+                confidences are asked for, and the model has no confidence.json.
         """
         forward = self.settings | kwargs
         if wrong := sorted(_PER_SENTENCE & forward.keys()):
@@ -210,6 +228,8 @@ class ScratchTranslationPipeline(Pipeline):
         several = several or 1
         if forward.get("return_scores") is None:
             forward["return_scores"] = several > 1
+        if forward.get("return_confidence") and self.confidence is None:
+            raise ValueError(f"return_confidence: the model has no {FILE}, which training writes")
         translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
         for_all = isinstance(features or "", str)
         if isinstance(inputs, str):
@@ -250,6 +270,7 @@ class ScratchTranslationPipeline(Pipeline):
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first, features)
         empty = {self._key: ""} | ({"score": 0.0} if forward["return_scores"] else {})
+        empty |= {"confidence": 1.0} if forward.get("return_confidence") else {}
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
         if progress and not all(ids):
             progress(sum(not row for row in ids))
@@ -265,9 +286,17 @@ class ScratchTranslationPipeline(Pipeline):
         """The token ids of each sentence; see `tokenize`."""
         return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first, features)
 
-    def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool, **generation) -> dict:
-        sequences, scores = generate_batch(self.model, batch["ids"], return_scores, **generation)
-        return {"sequences": sequences, "scores": scores}
+    def _forward(
+        self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool = False, **generation
+    ) -> dict:
+        sequences, scores = generate_batch(self.model, batch["ids"], return_scores or return_confidence, **generation)
+        outputs = {"sequences": sequences, "scores": scores if return_scores else None}
+        if return_confidence:
+            lengths = target_lengths(self.model, sequences)[0].tolist()  # (batch_size, num_return_sequences)
+            rows = zip(batch["ids"], lengths, scores.tolist(), strict=True)
+            found = [[self.confidence(ids, *each) for each in zip(*row, strict=True)] for ids, *row in rows]
+            outputs["confidences"] = torch.tensor(found, dtype=torch.float64)
+        return outputs
 
     def postprocess(self, outputs: dict[str, torch.Tensor | None]) -> list[list[dict[str, Any]]]:
         """The translations of each sentence in a batch, best first."""
@@ -277,5 +306,8 @@ class ScratchTranslationPipeline(Pipeline):
         if scores is not None:
             for result, score in zip(results, scores.flatten().tolist(), strict=True):
                 result["score"] = score
+        if "confidences" in outputs:
+            for result, confidence in zip(results, outputs["confidences"].flatten().tolist(), strict=True):
+                result["confidence"] = confidence
         several = sequences.shape[1]
         return [results[start : start + several] for start in range(0, len(results), several)]

@@ -125,6 +125,30 @@ def comparison_figure(runs: dict[str, list[dict[str, Any]]]) -> Figure:
     return figure
 
 
+def confidence_figure(scores: dict[str, dict[str, Any]]) -> Figure:
+    """
+    How the score grows if only the outputs with the highest confidence are kept, one line per test set.
+
+    Args:
+        scores: by test set, the records of its scores, with `confidence` as `translate_and_score` returns it.
+    """
+    figure = Figure(figsize=(PAGE_WIDTH, 3.2), layout="constrained")
+    panel = figure.subplots()
+    (metric,) = {record["confidence"]["metric"] for record in scores.values()}
+    for (name, record), colour in zip(scores.items(), cycle(_COLOURS), strict=False):
+        points = [(100 * share, score) for share, score in record["confidence"]["kept"]]
+        panel.plot(*zip(*points, strict=True), color=colour, linewidth=1.3, marker="o", markersize=3, label=name)
+    panel.set_title(f"{METRICS[metric].title} of the outputs with the highest confidence", loc="left", fontsize=10)
+    panel.set_xlabel("share of the outputs that is kept, in percent", fontsize=10)
+    panel.invert_xaxis()
+    panel.grid(alpha=0.3)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=9)
+    if len(scores) > 1:
+        panel.legend(frameon=False, fontsize=10)
+    return figure
+
+
 def _records(metrics: list[dict[str, Any]], split: str) -> list[dict[str, Any]]:
     """The records of a split during training."""
     return [record for record in metrics if record["split"] == split and "final" not in record]

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from operator import itemgetter
@@ -23,8 +23,10 @@ from ..errors import Stopped, as_user_error
 from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Batch, Translations, Translator, best_texts
+from ..loading import load_confidence
 from ..metrics import METRICS, can_tell, check_beams, rank, score
 from ..model.batched_generation import setting_of
+from ..model.confidence import DOUBTFUL, Confidence
 from ..model.recorded_decoding import drop_recordings
 from ..recipe.schema import EvaluationSection, Recipe
 from .compilation import not_compiled
@@ -35,6 +37,8 @@ from .sharding import is_sharded
 from .stopping import StopDecoding, StopRequest
 
 logger = logging.getLogger(__name__)
+
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 # The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
 _LOSS_TOKENS = 4096
@@ -163,10 +167,11 @@ def final_scores(
     accelerator: Accelerator,
     stop: StopRequest,
     split: str,
+    confidence: Confidence | None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
     logger.info(f"scoring the final weights on the {len(inputs.pairs[split]):,} pairs of the {split} split")
-    translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
+    translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split, confidence=confidence)
     with not_compiled(model), evaluating(model, accelerator):
         scores |= alignment_scores(recipe, model, inputs.tokenizers, split, inputs.pairs[split])
     named = {"split": "test", "name": split} if split in recipe.data.test_sets else {"split": split}
@@ -190,12 +195,13 @@ def score_model(
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
     """
     model, source, target = load_together(names)
+    confidence = load_confidence(names[0]) if len(names) == 1 else None
     model, tokenizers, results = model.to(accelerator.device), (source, target), {}
     for split in splits:
         pairs = main_first(accelerator, partial(load_split, recipe.data, recipe.seed, split))
         explained = as_user_error(f"{' + '.join(names)}, the {split} split: ", ValueError)
         given = (recipe, model, tokenizers, pairs, accelerator, explained)
-        translations, scores = translate_and_score(*given, **generation)
+        translations, scores = translate_and_score(*given, confidence=confidence, **generation)
         with evaluating(model, accelerator):
             scores |= alignment_scores(recipe, model, tokenizers, split, pairs)
         results[split] = {"translations": translations, **scores}
@@ -213,6 +219,7 @@ def translate_and_score(
     accelerator: Accelerator,
     explained: AbstractContextManager[None],
     final: bool = True,
+    confidence: Confidence | None = None,
     **options,
 ) -> tuple[list[str], dict[str, Any]]:
     """
@@ -221,10 +228,12 @@ def translate_and_score(
     Args:
         explained: a context for the translating alone, which explains its errors.
         final: include what `metrics.score` leaves out during training.
+        confidence: the model's; None: the scores say nothing of confidence.
         options: of `translate_on_processes`, which raises the same errors.
 
     Returns:
-        The best translations; and their number, `sentences`, with their scores as `metrics.score` names them.
+        The best translations; and their number, `sentences`, with their scores as `metrics.score` names them, and
+        `confidence`: the share of `doubtful` translations, and what `kept_curve` returns for a metric.
 
     Raises:
         UserError: a metric scores more outputs of each source than there are beams.
@@ -237,13 +246,41 @@ def translate_and_score(
     if any(METRICS[key].top for key in keys):
         options["num_return_sequences"] = beams
     options |= section.batch_limits() | {"accelerator": accelerator, "features": features_of(pairs)}
+    translator = Translator(model, tokenizers[0], tokenizers[1], confidence)
+    if confidence is not None:
+        options["scores"] = True
     with explained:
-        translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
+        translations = translate_on_processes(translator, sources, **options)
     outputs = [[each.text for each in row] for row in translations]
     language, form = recipe.data.names[1], section.canonical
-    score_them = partial(score, sources, outputs, references, final, language=language, metrics=keys, canonical=form)
-    scores = on_main(accelerator, score_them)
-    return best_texts(translations), {"sentences": len(sources), **scores}
+    score_them = partial(score, language=language, canonical=form)
+    scores = on_main(accelerator, lambda: score_them(sources, outputs, references, final, metrics=keys))
+    found: dict[str, Any] = {"sentences": len(sources), **scores}
+    if confidence is not None:
+        # Of the translators' metrics, chrF says most about few sentences.
+        key = "chrf" if "chrf" in keys else keys[0]
+
+        def score_of(kept: list[int]) -> Any:
+            ours, theirs = [outputs[place] for place in kept], [references[place] for place in kept]
+            return score_them([sources[place] for place in kept], ours, theirs, final=False, metrics=[key])[key]
+
+        numbers = [1.0 if row[0].confidence is None else row[0].confidence for row in translations]
+        doubtful = sum(number < DOUBTFUL for number in numbers) / len(numbers)
+        kept = on_main(accelerator, lambda: kept_curve(numbers, score_of))
+        found["confidence"] = {"doubtful": doubtful, "metric": key, "kept": kept}
+    return best_texts(translations), found
+
+
+def kept_curve(confidences: Sequence[float], score_of: Callable[[list[int]], float]) -> list[tuple[float, float]]:
+    """
+    Pairs of a share, from 1 down to a half, and the score of that share of the sentences, the ones with the highest
+    confidence.
+
+    Args:
+        score_of: the score of the sentences with these indices.
+    """
+    order = sorted(range(len(confidences)), key=lambda place: -confidences[place])
+    return [(share, score_of(sorted(order[: max(1, round(share * len(order)))]))) for share in SHARES]
 
 
 def alignment_scores(

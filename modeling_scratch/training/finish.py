@@ -17,10 +17,15 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from ..data.sources import source_of
 from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
+from ..files import remove, write_whole
 from ..inference.alignments import Aligner, choose_heads
 from ..metrics import bleu_significance, describe_heads
+from ..model.confidence import FILE as CONFIDENCE
+from ..model.confidence import Confidence
+from ..model.recorded_decoding import drop_recordings
 from ..recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import FEATURES, SOURCE, TARGET, Recipe
+from .calibration import calibrate
 from .checkpoints import stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating, final_scores, final_splits, translate_split, validation_loss
@@ -53,8 +58,9 @@ def finish(
 ) -> dict[str, Any]:
     """
     Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
-    metric; with their alignment heads if the recipe asks for alignments. Then score them on the test sets, or on
-    validation if there are none, and an average on validation too, and keep their translations in the folder.
+    metric; with their alignment heads if the recipe asks for alignments, and confidence.json. Then score them on the
+    test sets, or on validation if there are none, and an average on validation too, and keep their translations in the
+    folder.
 
     Args:
         model: as Accelerate has wrapped or sharded it.
@@ -71,8 +77,9 @@ def finish(
         loss = _choose_weights(recipe, accelerator, folder, inputs, model, progress, stop)
         if recipe.evaluation.alignments:
             _choose_alignment_heads(recipe, accelerator, folder, inputs, unwrapped)
+        confidence = _calibrate(recipe, accelerator, folder, inputs, unwrapped, stop)
         for split in splits if loss is None else dict.fromkeys(["validation", *splits]):
-            translations[split], record = final_scores(recipe, unwrapped, inputs, accelerator, stop, split)
+            translations[split], record = final_scores(recipe, unwrapped, inputs, accelerator, stop, split, confidence)
             if split == "validation" and loss is not None:
                 record["loss"] = loss
             if split == splits[0]:
@@ -140,6 +147,28 @@ def _choose_alignment_heads(
     (described,) = describe_heads({"alignment_heads": heads})
     logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
     write_on_main(accelerator, GENERATION_CONFIG_NAME, folder.path, lambda: config.save_pretrained(folder.path))
+
+
+def _calibrate(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    folder: RunFolder,
+    inputs: Inputs,
+    model: PreTrainedModel,
+    stop: StopRequest,
+) -> Confidence | None:
+    """Write confidence.json and return its content; None, and no file, if it cannot be calibrated."""
+    try:
+        with not_compiled(model):
+            confidence = calibrate(recipe, accelerator, inputs, model, stop)
+    finally:
+        drop_recordings(model)
+    path = folder.path / CONFIDENCE
+    if confidence is None:
+        on_main(accelerator, lambda: remove(path))
+    else:
+        write_on_main(accelerator, CONFIDENCE, folder.path, lambda: write_whole(path, confidence.text()))
+    return confidence
 
 
 def _samples(pairs: Dataset, translations: list[str]) -> list[dict[str, str]]:

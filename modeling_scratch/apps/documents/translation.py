@@ -93,6 +93,8 @@ def translate_sentences(
     for index, (text, (best, *_)) in enumerate(zip(plain.texts, found, strict=True)):
         if best.is_cut:
             warnings.add_cut(index + 1)
+        if index not in unusual:
+            warnings.add_doubtful(index + 1, best)
         translated.append(plain.restored(index, as_translated(text, best)))
     warnings.close()
     return translated

@@ -18,6 +18,7 @@ from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
 from ...inference.translate import Translation, Translations, Translator, distinct
 from ...loading import has_whole_symbols
+from ...model.confidence import DOUBTFUL
 from .kept_words import KeptWords
 from .paragraphs import Translated, guessed_links
 from .placement import PlainTexts
@@ -182,6 +183,13 @@ class Warnings:
         """Warn about a sentence that is longer than any in training."""
         self.add("{} are longer than any sentence in training", number, message)
 
+    def add_doubtful(self, number: int, translation: Translation) -> None:
+        """Warn about an output that the model should not be trusted with, if it is one."""
+        if translation.confidence is not None and translation.confidence < DOUBTFUL:
+            why = f"the {self.unit} is unlike what the model has learnt"
+            message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
+            self.add("the outputs of {} are doubtful", number, message)
+
     def add_unknown(self, number: int, count: int) -> None:
         """Warn about symbols, or features, that the vocabulary lacks."""
         symbols = "1 symbol or feature is" if count == 1 else f"{count} symbols or features are"
@@ -300,7 +308,13 @@ def as_translated(source: str, translation: Translation) -> Translated:
 
 
 def _rows(
-    translations: list[Translation], plain: PlainTexts, place: int, number: int | None, scores: bool, alignments: bool
+    translations: list[Translation],
+    plain: PlainTexts,
+    place: int,
+    number: int | None,
+    scores: bool,
+    alignments: bool,
+    confidence: bool,
 ) -> Iterator[str]:
     """
     The rows to write for a line: its translation, or its n best that differ. `scratch translate --help` describes the
@@ -313,6 +327,7 @@ def _rows(
     for rank, translation in enumerate(distinct(translations), start=1):
         columns = [] if number is None else [str(number), str(rank)]
         columns += [f"{translation.score:.4f}"] if number is not None or scores else []
+        columns += [f"{1.0 if translation.confidence is None else translation.confidence:.4f}"] if confidence else []
         translated = Translated(one_line(translation.text))
         if place in plain.places or (alignments and translation.weights is not None):
             translated = plain.restored(place, as_translated(plain.texts[place], translation))
@@ -337,6 +352,7 @@ def translate_lines(
     quiet: bool = False,
     windows_at_once: int = 1,
     features: Features = Features(),
+    confidence: bool = False,
     kept: KeptWords | None = None,
 ) -> None:
     """
@@ -345,7 +361,7 @@ def translate_lines(
     Args:
         path: a file; None: standard input.
         settings: for `Translator.translate`.
-        n_best, scores, alignments: the columns to write.
+        n_best, scores, alignments, confidence: the columns to write.
         keep_going: write an empty line, with a warning, for a line that cannot be translated; otherwise it is an error.
         quiet: show no progress bar and no prompt.
         windows_at_once: how many windows of a file are translated together.
@@ -394,7 +410,10 @@ def translate_lines(
                 number += 1
                 if translations[0].is_cut:
                     warnings.add_cut(number)
-                for row in _rows(translations, plain, place, number if n_best else None, scores, alignments):
+                if place not in unusual:
+                    warnings.add_doubtful(number, translations[0])
+                columns = number if n_best else None, scores, alignments, confidence
+                for row in _rows(translations, plain, place, *columns):
                     print(row, file=file)
             file.flush()
             if error is not None:

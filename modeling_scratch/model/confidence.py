@@ -1,0 +1,153 @@
+"""
+How far to trust an output: a number from 0 to 1, which training calibrates. Below 0.5, the output is doubtful: the
+input is unlike what the model has learnt.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+FILE = "confidence.json"
+DOUBTFUL = 0.5  # below this
+LIMIT_BITS = 2**20  # of a set of pairs: 128 KiB
+
+_HASHES = 4
+_BITS_A_PAIR = 8  # with four hashes, 2.4 % of the pairs that are not in the set seem to be
+_MASK = 2**32 - 1
+_START = -1  # stands before the first token
+_LOWEST = -1e6  # log-probability, in place of minus infinity
+_FARTHEST = 30.0  # from the threshold, in scales
+
+
+def pairs_of(ids: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """The pairs of adjacent tokens of a sentence, with one for its beginning."""
+    return zip([_START, *ids[:-1]], ids, strict=True)
+
+
+class PairSet:
+    """
+    A set of pairs of tokens as a Bloom filter (Bloom 1970, https://doi.org/10.1145/362686.362692): it contains all
+    pairs that it was made of, and a few others. JavaScript computes the same hashes, with Math.imul.
+    """
+
+    def __init__(self, bits: bytes):
+        self.bits = bits
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> "PairSet":
+        """The set of these pairs, of which the first `LIMIT_BITS / 8` are taken."""
+        taken = list(pairs)[: LIMIT_BITS // _BITS_A_PAIR]
+        bits = bytearray(max(1, len(taken) * _BITS_A_PAIR // 8))
+        for pair in taken:
+            for place in _places(pair, 8 * len(bits)):
+                bits[place >> 3] |= 1 << (place & 7)
+        return cls(bytes(bits))
+
+    def __contains__(self, pair: tuple[int, int]) -> bool:
+        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in _places(pair, 8 * len(self.bits)))
+
+
+def _mixed(number: int) -> int:
+    """A hash of a 32-bit number: the finalizer of MurmurHash3."""
+    number = (number ^ number >> 16) * 0x85EBCA6B & _MASK
+    number = (number ^ number >> 13) * 0xC2B2AE35 & _MASK
+    return number ^ number >> 16
+
+
+def _places(pair: tuple[int, int], count: int) -> list[int]:
+    first = _mixed(_mixed(pair[0] + 2) ^ pair[1])
+    step = _mixed(first ^ 0x9E3779B9) | 1
+    return [(first + number * step) % count for number in range(_HASHES)]
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence:
+    """
+    What the confidence.json of a model contains.
+
+    Two signals make outputs doubtful, each of which finds what the other misses: a low probability finds text from
+    elsewhere, and unknown pairs of tokens find other languages, other orders of words and misspellings.
+
+    Args:
+        signals: for each signal, the value below which an output is doubtful, and a scale, in `signals_of`'s units.
+        longest_source: the most tokens of a source in training; None: unknown.
+        known: the pairs of adjacent source tokens in training, or the most frequent ones of very many.
+        measured: how well it told sentences apart when it was calibrated, for people.
+    """
+
+    signals: dict[str, tuple[float, float]]
+    longest_source: int | None
+    known: PairSet
+    measured: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, name: str, subfolder: str = "", **options) -> "Confidence | None":
+        """
+        The one of a model; None if it has none.
+
+        Args:
+            name: a model folder or Hub name; "" for a model in memory.
+            options: for the Hub: revision, cache_dir, token, local_files_only.
+
+        Raises:
+            ValueError: the file is not what training writes.
+        """
+        if not name:
+            return None
+        path = Path(name, subfolder, FILE)
+        if not Path(name).is_dir():
+            try:
+                path = Path(hf_hub_download(name, f"{subfolder}/{FILE}" if subfolder else FILE, **options))
+            except (EntryNotFoundError, LocalEntryNotFoundError):  # the latter: offline, and never loaded
+                return None
+        return cls.from_text(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+
+    @classmethod
+    def from_text(cls, text: str, name: str = FILE) -> "Confidence":
+        """What `text` returned. Raises ValueError, which begins with the name, for anything else."""
+        try:
+            content = json.loads(text)
+            made = cls(**content | {"known": PairSet(base64.b64decode(content["known"]))})
+            made(ids=[0], length=1, log_probability=0.0)
+        except (TypeError, KeyError, ValueError, ArithmeticError) as error:
+            raise ValueError(f"{name} is not a file of confidences: {error!r}") from error
+        return made
+
+    def text(self) -> str:
+        """The content of its file."""
+        content = vars(self) | {"known": base64.b64encode(self.known.bits).decode()}
+        return json.dumps(content, indent=1) + "\n"
+
+    def signals_of(self, ids: Sequence[int], length: int, log_probability: float) -> dict[str, float]:
+        """
+        The mean log-probability of the target's tokens, and the share of the source's pairs of adjacent tokens that
+        occur in training.
+
+        Args:
+            ids: the source's token ids, with the end token.
+            length: the number of target tokens, with the end token.
+            log_probability: of the whole target: its score.
+        """
+        return {
+            "mean_log_probability": max(log_probability, _LOWEST) / length,
+            "known_pairs": sum(pair in self.known for pair in pairs_of(ids)) / len(ids),
+        }
+
+    def __call__(self, ids: Sequence[int], length: int, log_probability: float) -> float:
+        """
+        The confidence in an output: that of the signal with the lowest one, by a logistic function; at most a half for
+        a source that is longer than any in training. The arguments are those of `signals_of`.
+        """
+        found = self.signals_of(ids, length, log_probability)
+        distances = [(found[name] - least) / scale for name, (least, scale) in self.signals.items()]
+        number = 1 / (1 + math.exp(-max(min(distances), -_FARTHEST)))
+        if self.longest_source is None or len(ids) <= self.longest_source:
+            return number
+        return min(number, DOUBTFUL * self.longest_source / len(ids))

@@ -1,0 +1,132 @@
+"""Calibrate a model's confidence when a run ends, on its validation sentences."""
+
+import logging
+import random
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from accelerate import Accelerator
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from ..data.streaming import columns_of, open_stream
+from ..data.tokenizer import features_of, texts
+from ..inference.translate import Translator
+from ..languages import base_language
+from ..metrics import describe_calibration
+from ..model.batched_generation import tokenize
+from ..model.confidence import DOUBTFUL, LIMIT_BITS, Confidence, PairSet, pairs_of
+from ..recipe.schema import FEATURES, SOURCE, Recipe
+from .evaluation import translate_on_processes
+from .inputs import Inputs
+from .stopping import StopRequest
+
+logger = logging.getLogger(__name__)
+
+_FEWEST = 100  # validation sentences, with fewer of which nothing is calibrated
+_MOST = 500  # validation sentences that are translated
+_OTHERS = 100  # sentences of each other kind
+_READ = 200_000  # training sources whose pairs of tokens are counted
+_AT_ONCE = 10_000
+_DOUBTFUL = 0.005  # the share of the validation sentences that each signal makes doubtful
+_LEAST_SCALE = 1e-3
+
+
+def calibrate(
+    recipe: Recipe, accelerator: Accelerator, inputs: Inputs, model: PreTrainedModel, stop: StopRequest
+) -> Confidence | None:
+    """
+    Choose the thresholds of a model's confidence such that each of the two signals makes 0.5 % of the validation
+    sentences doubtful, translated with the model's own settings. Then measure which share of other kinds of sentences
+    is doubtful: of validation sentences whose words are in random order, or half of them replaced or misspelled, and,
+    if the languages differ, of references in place of sources. All processes call this together.
+
+    Returns:
+        None if there are fewer than 100 validation sentences.
+    """
+    pairs = inputs.pairs["validation"].shuffle(seed=recipe.seed)
+    pairs = pairs.select(range(min(_MOST, len(pairs))))
+    translator, limits = Translator(model, *inputs.tokenizers), recipe.evaluation.batch_limits()
+    found = {}
+    for kind, (sources, features) in _kinds(recipe, pairs).items():
+        tokens = translator.tokenize(sources, features=features)
+        tokens = [row if len(row) <= translator.limit else [] for row in tokens]
+        rows = translate_on_processes(translator, sources, accelerator, stop, tokens=tokens, scores=True, **limits)
+        found[kind] = [(ids, best.length, best.score) for ids, (best, *_) in zip(tokens, rows, strict=True) if ids]
+    if len(found["validation"]) < _FEWEST:
+        logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
+        return None
+    known = PairSet.of(_frequent_pairs(recipe, inputs))
+    made = Confidence({}, getattr(model.generation_config, "longest_training_source", None), known)
+    values = [made.signals_of(*each) for each in found["validation"]]
+    for name in values[0]:
+        of_all = np.array([each[name] for each in values])
+        threshold, scale = np.quantile(of_all, _DOUBTFUL), max(of_all.std(), _LEAST_SCALE)
+        made.signals[name] = (float(threshold), float(scale))
+    shares = {kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows}
+    made.measured.update(_measured(shares, len(pairs)))
+    logger.info(f"confidence: {describe_calibration(made.measured)}")
+    return made
+
+
+def _measured(shares: dict[str, float], sentences: int) -> dict:
+    """Precision and recall for as many sentences to doubt as validation sentences, equally many of each kind."""
+    wrongly = shares["validation"]
+    recall = sum(share for kind, share in shares.items() if kind != "validation") / (len(shares) - 1)
+    precision = recall / (recall + wrongly) if recall else 0.0
+    return {"sentences": sentences, "doubtful": shares, "precision": precision, "recall": recall}
+
+
+def _frequent_pairs(recipe: Recipe, inputs: Inputs) -> list[tuple[int, int]]:
+    """The pairs of adjacent source tokens in training data, the most frequent first, as many as a `PairSet` takes."""
+    tokenizer = inputs.tokenizers[0]
+    codes, numbers = np.empty(0, np.int64), np.empty(0, np.int64)
+    for sources, features in _training_sources(recipe, inputs):
+        rows = tokenize(tokenizer, sources, None, features=features)
+        new = np.array([(first + 1 << 32) | second for row in rows for first, second in pairs_of(row)], np.int64)
+        codes, where = np.unique(np.concatenate([codes, new]), return_inverse=True)
+        weights = np.concatenate([numbers, np.ones(len(new), np.int64)])
+        numbers = np.bincount(where, weights, len(codes)).astype(np.int64)
+    order = np.argsort(-numbers, kind="stable")[:LIMIT_BITS]
+    return [((code >> 32) - 1, code & 2**32 - 1) for code in codes[order].tolist()]
+
+
+def _training_sources(recipe: Recipe, inputs: Inputs) -> Iterator[tuple[list[str], list[str] | None]]:
+    """The sources of the training data, or of a sample of them, and their features, in batches."""
+    if "train" in inputs.pairs:
+        train = inputs.pairs["train"]
+        if len(train) > _READ:
+            train = train.select(sorted(random.Random(recipe.seed).sample(range(len(train)), _READ)))
+        batches = train.iter(_AT_ONCE)
+    else:
+        rows = islice(open_stream(recipe.data, recipe.seed).part(0, 1, [recipe.seed, 0]), _READ)
+        batches = (columns_of(batch) for batch in iter(lambda: list(islice(rows, _AT_ONCE)), []))
+    for batch in batches:
+        yield batch[SOURCE], batch.get(FEATURES)
+
+
+def _kinds(recipe: Recipe, pairs: Dataset) -> dict[str, tuple[list[str], list[str] | None]]:
+    """The sources of each kind, with their features."""
+    sources, targets = texts(pairs)
+    features, chance = features_of(pairs), random.Random(recipe.seed)
+    units = [text.split() if len(text.split()) > 2 else list(text) for text in sources]
+    gaps = [" " if len(text.split()) > 2 else "" for text in sources]
+    shuffled = [gap.join(chance.sample(row, len(row))) for row, gap in zip(units, gaps, strict=True)]
+    others, letters = [unit for row in units for unit in row], sorted(set("".join(sources)) - {" "})
+
+    def spoiled(unit: str) -> str:
+        if chance.random() < 0.5:
+            return unit
+        if chance.random() < 0.5 or len(unit) < 2:
+            return chance.choice(others)
+        place = chance.randrange(len(unit))
+        return unit[:place] + chance.choice(letters) + unit[place + 1 :]
+
+    corrupted = [gap.join(map(spoiled, row)) for row, gap in zip(units, gaps, strict=True)]
+    found = {"validation": sources, "shuffled": shuffled, "corrupted": corrupted}
+    languages = recipe.data.languages
+    if languages and base_language(languages[0]) != base_language(languages[1]):
+        found["foreign"] = targets
+    most = {kind: len(each) if kind == "validation" else _OTHERS for kind, each in found.items()}
+    return {kind: (each[: most[kind]], features and features[: most[kind]]) for kind, each in found.items()}

@@ -1,0 +1,86 @@
+"""Confidence: its set of pairs, the number against the formula by hand, and its file."""
+
+import math
+import random
+
+import pytest
+
+from modeling_scratch.model.confidence import LIMIT_BITS, Confidence, PairSet, _mixed, pairs_of
+
+PAIRS = [(first, second) for first in range(-1, 60) for second in range(50)]
+
+
+@pytest.fixture
+def confidence():
+    signals = {"mean_log_probability": (-0.5, 0.25), "known_pairs": (0.8, 0.1)}
+    return Confidence(signals, longest_source=6, known=PairSet.of([(-1, 5), (5, 6), (6, 7), (7, 2)]))
+
+
+def test_the_hash_is_murmurhash3s():
+    """MurmurHash3_x86_32 of no bytes is the finalizer of its seed; the values are those of the reference's tests."""
+    assert [_mixed(seed) for seed in (0, 1, 0xFFFFFFFF)] == [0, 0x514E28B7, 0x81F16F39]
+
+
+def test_a_set_contains_its_pairs_and_about_one_in_forty_others():
+    chosen = PairSet.of(PAIRS)
+    assert all(pair in chosen for pair in PAIRS)
+    chance = random.Random(0)
+    others = {(chance.randrange(100, 9999), chance.randrange(100, 9999)) for _ in range(20_000)}
+    assert sum(pair in chosen for pair in others) / len(others) == pytest.approx((1 - math.exp(-4 / 8)) ** 4, rel=0.2)
+    assert PairSet.of([]).bits == b"\0"
+    assert (1, 2) not in PairSet.of([])
+
+
+def test_a_set_takes_the_first_pairs_of_too_many():
+    many = [(number // 1000, number % 1000) for number in range(LIMIT_BITS // 8 + 1000)]
+    chosen = PairSet.of(many)
+    assert len(chosen.bits) * 8 == LIMIT_BITS
+    assert all(pair in chosen for pair in many[: LIMIT_BITS // 8 : 97])
+
+
+def test_pairs_begin_with_one_for_the_start():
+    assert list(pairs_of([5, 6, 2])) == [(-1, 5), (5, 6), (6, 2)]
+
+
+def test_the_number_is_that_of_the_worst_signal(confidence):
+    def logistic(value):
+        return 1 / (1 + math.exp(-value))
+
+    known = [5, 6, 7, 2]
+    assert confidence(known, 4, -2.0) == 0.5  # a mean of -0.5
+    assert confidence(known, 4, -4.0) == pytest.approx(logistic(-2))
+    assert confidence(known, 4, 0.0) == pytest.approx(logistic(2))  # of both signals
+    assert confidence([5, 6, 7, 7], 4, 0.0) == pytest.approx(logistic(-0.5))  # three of four pairs are known
+    assert confidence([5, 6, 7, 7], 4, -4.0) == pytest.approx(logistic(-2))
+    assert 0 <= confidence(known, 4, -math.inf) < 1e-9
+
+
+def test_a_source_that_is_longer_than_any_in_training_is_doubtful(confidence):
+    long = Confidence(confidence.signals, 3, confidence.known)
+    assert long([5, 6, 7, 2], 4, 0.0) == 0.5 * 3 / 4
+    assert long([5, 6, 7], 4, 0.0) > 0.5
+    assert Confidence(confidence.signals, None, confidence.known)([5, 6, 7, 2], 4, 0.0) > 0.5
+
+
+def test_its_file_is_read_back(confidence):
+    again = Confidence.from_text(confidence.text())
+    assert again.text() == confidence.text()
+    assert again([5, 6, 7, 7], 4, -1.5) == confidence([5, 6, 7, 7], 4, -1.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"known": "AA=="}',
+        '{"signals": {"x": [1, 2]}, "longest_source": null, "known": "AA=="}',
+        '{"signals": {"known_pairs": [1, 0]}, "longest_source": null, "known": "AA=="}',
+        '{"signals": {"known_pairs": [1, 1]}, "longest_source": "x", "known": "AA=="}',
+        '{"signals": {"known_pairs": [1, 1]}, "longest_source": null, "known": ""}',
+    ],
+)
+def test_a_damaged_file_is_named(text):
+    with pytest.raises(ValueError, match=r"there/confidence\.json is not a file of confidences"):
+        Confidence.from_text(text, "there/confidence.json")

@@ -1,0 +1,135 @@
+"""Calibrating confidence when a run ends, and where it shows: pipeline, translate, evaluate, the card."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from conftest import SMALL_RUN, read_metrics, run_training
+from translators import lines, run_translate
+
+from modeling_scratch import ScratchTranslationPipeline
+from modeling_scratch.commands import evaluate
+from modeling_scratch.data.sources import load_split
+from modeling_scratch.hub.card import updated_card
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.model.confidence import Confidence
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training.records import run_of
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """A run of a few seconds whose translations are bad, but whose validation split is large enough."""
+    folder = tmp_path_factory.mktemp("runs") / "calibrated"
+    run_training(*SMALL_RUN, f"output_dir={folder}")
+    return folder
+
+
+def sources(folder, split):
+    recipe = load_recipe(folder / "recipe.yaml")
+    return load_split(recipe.data, recipe.seed, split)["source"][:]
+
+
+@torch.no_grad()
+def mean_log_probabilities(translator, texts):
+    """Of each translation, by teacher forcing."""
+    inputs = translator.source_tokenizer(texts, padding=True, return_tensors="pt")
+    found = translator.model.generate(**inputs, num_beams=2)[:, 1:]
+    starts = torch.full((len(texts), 1), translator.model.generation_config.decoder_start_token_id)
+    logits = translator.model(**inputs, decoder_input_ids=torch.cat([starts, found[:, :-1]], dim=1)).logits
+    log_probabilities = logits.log_softmax(-1).gather(2, found[..., None])[..., 0]
+    is_written = found != translator.model.config.pad_token_id  # after the end token there is padding
+    return ((log_probabilities * is_written).sum(dim=1) / is_written.sum(dim=1)).tolist()
+
+
+def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
+    confidence = Confidence.load(str(calibrated))
+    translator = Translator.load([str(calibrated)])
+    pairs = set()
+    for ids in translator.source_tokenizer(sources(calibrated, "train")).input_ids:
+        pairs |= set(zip([-1, *ids], ids, strict=False))
+    texts = sources(calibrated, "validation")
+    means, shares = mean_log_probabilities(translator, texts), []
+    for ids in translator.source_tokenizer(texts).input_ids:
+        shares.append(sum(pair in pairs for pair in zip([-1, *ids], ids, strict=False)) / len(ids))
+    assert len(texts) > 100
+    for name, values in (("mean_log_probability", means), ("known_pairs", shares)):
+        threshold, scale = confidence.signals[name]
+        values = torch.tensor(values, dtype=torch.float64)
+        assert threshold == pytest.approx(float(values.quantile(0.005)), abs=0.01)
+        assert scale == pytest.approx(max(1e-3, float(values.std())), rel=0.05)
+    assert confidence.measured["doubtful"].keys() == {"validation", "shuffled", "corrupted", "foreign"}
+    assert confidence.measured["doubtful"]["foreign"] == 1  # German has other pairs of tokens
+
+
+def test_pipeline_translate_and_translator_agree(calibrated, tmp_path):
+    texts = [*sources(calibrated, "test")[:4], "Zwei ganz andere Sprachen sind dies."]
+    translator = Translator.load([str(calibrated)])
+    expected = [row[0].confidence for row in translator.translate(texts, scores=True)]
+    assert expected[-1] < 0.5 <= min(expected[:2])
+    pipe = ScratchTranslationPipeline(translator.model, translator.source_tokenizer)
+    found = pipe([*texts, ""], return_confidence=True)
+    assert [each["confidence"] for each in found] == pytest.approx([*expected, 1.0])
+    assert "score" not in found[0]
+    several = pipe(texts[0], return_confidence=True, num_return_sequences=2)
+    assert [each.keys() for each in several] == [{"translation_text", "score", "confidence"}] * 2
+    pipe.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "confidence.json").read_text() == (calibrated / "confidence.json").read_text()
+    del pipe.confidence
+    pipe.model.name_or_path = ""
+    with pytest.raises(ValueError, match=r"return_confidence: the model has no confidence\.json"):
+        pipe(texts, return_confidence=True)
+
+
+def test_translate_writes_confidences_and_warns_of_doubtful_lines(calibrated, monkeypatch):
+    (sure,) = sources(calibrated, "test")[:1]
+    text = lines(sure, "", "Zwei ganz andere Sprachen sind dies.", "? !")
+    code, output, warnings = run_translate(monkeypatch, calibrated, text, confidence=True)
+    rows = [line.split("\t") for line in output.decode().splitlines()]
+    assert code == 0
+    assert [float(row[0]) >= 0.5 for row in rows] == [True, True, False, True]
+    assert rows[1:4:2] == [["1.0000", ""], ["1.0000", "? !"]]
+    assert "line 3: the output is doubtful" in warnings
+    assert "line 1" not in warnings
+    code, plain, told = run_translate(monkeypatch, calibrated, text)
+    assert plain.decode().splitlines() == [row[1] for row in rows]
+    assert told == warnings
+    ranked = run_translate(monkeypatch, calibrated, lines(sure), confidence=True, n_best=2)[1].decode().splitlines()
+    assert [len(row.split("\t")) for row in ranked] == [5, 5]
+
+
+def test_confidences_that_are_not_there_are_refused_in_one_line(calibrated, tmp_path, monkeypatch):
+    without = shutil.copytree(calibrated, tmp_path / "without", ignore=shutil.ignore_patterns("confidence.json"))
+    message = f"error: --confidence: {without} has no confidence.json\n"
+    assert run_translate(monkeypatch, without, lines("a"), confidence=True)[2] == message
+    together = run_translate(monkeypatch, calibrated, lines("a"), confidence=True, others=[str(without)])[2]
+    assert "not for an ensemble" in together
+    (without / "confidence.json").write_text("{}")
+    damaged = run_translate(monkeypatch, without, lines("a"))[2]
+    assert "confidence.json is not a file of confidences" in damaged
+    assert "Traceback" not in damaged
+
+
+def test_evaluation_shows_and_draws_what_the_best_outputs_score(calibrated, tmp_path, capsys):
+    evaluate.main(str(calibrated), curve=tmp_path / "curve.png")
+    shown = capsys.readouterr().out
+    (record,) = read_metrics(calibrated, "test")
+    found = record["confidence"]
+    shares, scores = zip(*found["kept"], strict=True)
+    assert (found["metric"], shares) == ("chrf", (1.0, 0.9, 0.8, 0.7, 0.6, 0.5))
+    assert scores[0] == pytest.approx(record["chrf"])
+    assert f"100 % {scores[0]:.2f}, 90 % {scores[1]:.2f}" in shown
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_card_says_what_was_measured(calibrated):
+    card = updated_card(calibrated, "user/name", run_of(calibrated))
+    measured = json.loads((calibrated / "confidence.json").read_text())["measured"]
+    assert "return_confidence=True" in card
+    assert f"precision {measured['precision']:.2f}, recall {measured['recall']:.2f}" in card
+
+
+def test_few_validation_sentences_calibrate_nothing(trained):
+    assert not (trained / "confidence.json").exists()
+    assert "confidence" not in read_metrics(trained, "test")[0]
