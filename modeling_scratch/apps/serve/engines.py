@@ -18,6 +18,7 @@ from ...loading import has_whole_symbols, is_tag, load_confidence, load_config, 
 from ...model.confidence import Confidence
 from ...model.configuration_scratch import TRANSLATION, task_of
 from ...recipe.schema import SOURCE, TARGET
+from ..translate.kept_words import KEPT, KeptWords
 from ..web.export import describe_origin
 
 _CT2_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
@@ -124,12 +125,14 @@ class Direction:
     Args:
         source, target: language codes, or names for the two sides of pairs without languages.
         described: what the page shows about it.
+        kept: what stays as it is in texts; None: nothing, since the model is not a translator.
     """
 
     source: str
     target: str
     engine: Engine
     described: dict[str, Any]
+    kept: KeptWords | None = None
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
@@ -154,7 +157,8 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
     config, engine = load_config(name), load(name)
     languages = named_languages(engine.source_tokenizer)
     codes = [code.replace("_", "-") for code in given.groups()[:2]] if given else languages
-    if task_of(config) == TRANSLATION:
+    is_translator = task_of(config) == TRANSLATION
+    if is_translator:
         if not codes:
             raise UserError(f"{name} does not name its languages; add them, as in en:de={name}")
         if not all(map(is_tag, codes)):
@@ -162,7 +166,8 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
         languages = codes
     described = describe_origin(name, languages, config) | {"takesAnyText": has_whole_symbols(engine.source_tokenizer)}
     source, target = codes or (SOURCE, TARGET)
-    return Direction(source, target, engine, described | {"codes": [source, target]})
+    described |= {"codes": [source, target]}
+    return Direction(source, target, engine, described, KEPT if is_translator else None)
 
 
 class Directions:

@@ -45,6 +45,7 @@ AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LONGEST_FEATURES = 1_000  # characters, which every sentence gets
+_MOST_KEPT, _LONGEST_KEPT = 100, 200  # strings to keep, each of which is searched in every sentence; characters of one
 _MOST_DETECTED = 3  # languages that /detect returns
 _LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
 _CHARACTERS_PER_SECOND = 10_000  # even a slow processor reads several times as many
@@ -193,7 +194,7 @@ class Service:
     async def translate(self, request: Request) -> Response:
         """
         Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`, with the same
-        `features` for all, if the model was trained with features.
+        `features` for all, if the model was trained with features. `keep` are strings that stay as they are.
         """
         parameters = await self._parameters(request)
         given = parameters.get("q")
@@ -210,7 +211,8 @@ class Service:
             raise HTTPException(400, f"features has {len(features):,} characters; the limit is {_LONGEST_FEATURES:,}")
         if features and format in WITH_INLINE_MARKUP:
             raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
-        work = self._translated(texts, format, source, target, count, features)
+        keep = self._kept_strings(parameters)
+        work = self._translated(texts, format, source, target, count, features, keep)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each.versions[0] for each in found]
         if any(each.confidence is not None for each in found):
@@ -328,8 +330,23 @@ class Service:
             if count > limit:
                 raise HTTPException(413, f"the request has {count:,} {what}; the limit is {limit:,}")
 
+    def _kept_strings(self, parameters: dict[str, Any]) -> tuple[str, ...]:
+        """The parameter `keep`, a string or a list of strings."""
+        given = parameters.get("keep") or []
+        found = tuple(as_text(each, "keep") for each in (given if isinstance(given, list) else [given]))
+        if len(found) > _MOST_KEPT or not all(0 < len(each) <= _LONGEST_KEPT for each in found):
+            raise HTTPException(400, f"keep takes up to {_MOST_KEPT} strings of 1 to {_LONGEST_KEPT} characters")
+        return found
+
     async def _translated(
-        self, texts: list[str], format: str, source: str, target: str, count: int, features: str
+        self,
+        texts: list[str],
+        format: str,
+        source: str,
+        target: str,
+        count: int,
+        features: str,
+        keep: tuple[str, ...],
     ) -> tuple[dict[str, Any], list[TranslatedText]]:
         """An answer with the detected languages, if any, and the translations of each text."""
         answer: dict[str, Any] = {}
@@ -344,8 +361,11 @@ class Service:
             if self.directions.is_one_language(source, target):  # the texts stay as they are, as in LibreTranslate
                 continue
             direction = self._direction(source, target)
+            if keep and direction.kept is None:
+                raise HTTPException(400, f"keep is for translators; {source} to {target} is not one")
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
-            made = await translate_texts(some, format, direction, count, align, self.batcher, self.readers, features)
+            work = self.batcher, self.readers
+            made = await translate_texts(some, format, direction, count, align, *work, features, keep)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found

@@ -23,6 +23,7 @@ from ...model.translation_pipeline import TARGET_FOLDER
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from ..translate.kept_words import in_javascript
 from .language_table import language_table
 from .runtime import FOLDER, MODULES, PACKAGES, WASM, licenses, runtime_files
 from .tokenizers import EXPORTED_FILES, write_tokenizers
@@ -163,6 +164,7 @@ def describe_model(
         "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
         "alignmentHeads": heads,
+        "keptWords": in_javascript() if task_of(model.config) == TRANSLATION else None,
         "search": {
             "numBeams": search.num_beams,
             "lengthPenalty": search.length_penalty,

@@ -96,6 +96,22 @@ def test_a_list_of_texts_gets_alternatives_for_each(url, expected):
     assert [len(set(each)) for each in answer["alternatives"]] == [2, 2, 0]
 
 
+def test_placeholders_and_what_keep_names_stay(url, expected):
+    first, second = (sentence.split() for sentence in SENTENCES[:2])
+    text = f"{first[0]} {{a.b?}} {' '.join(first[1:])} {' '.join(second)} %s"
+    for format in ("text", "markdown", "html"):
+        found = translated(url, text, format=format)
+        assert (found.count("{a.b?}"), found.count("%s")) == (1, 1)
+        rest = found.replace("{a.b?}", " ").replace("%s", " ").split()
+        assert rest == f"{expected[SENTENCES[0]]} {expected[SENTENCES[1]]}".split()
+    answer = post(f"{url}/translate", {"q": text, "alternatives": 2} | EN_DE)[1]
+    assert {each.count("{a.b?}") for each in answer["alternatives"]} == {1}
+    assert translated(url, "{0}: %s") == "{0}: %s"
+    assert translated(url, SENTENCES[0], keep=[SENTENCES[0][:-1], "x"]) == SENTENCES[0]
+    form = urlencode({"q": SENTENCES[0], "keep": SENTENCES[0][:-1]} | EN_DE).encode()
+    assert post(f"{url}/translate", form, kind=FORM)[1]["translatedText"] == SENTENCES[0]
+
+
 def test_a_text_in_the_target_language_is_returned_unchanged(url):
     parameters = {"q": ["A  bird.", "b"], "source": "en", "target": "en"}
     assert post(f"{url}/translate", parameters) == (200, {"translatedText": ["A  bird.", "b"]})
@@ -229,6 +245,10 @@ def test_forms_are_equivalent_to_json(kind, query, body, url):
         (400, "auto to xx is not served", "/translate", {"q": "a", "source": "auto", "target": "xx"}, JSON),
         (400, "alternatives", "/translate", {"q": "a", "alternatives": -1} | EN_DE, JSON),
         (400, "format", "/translate", {"q": "a", "format": "pdf"} | EN_DE, JSON),
+        (400, "keep must be a string", "/translate", {"q": "a", "keep": [1]} | EN_DE, JSON),
+        (400, "keep takes up to 100", "/translate", {"q": "a", "keep": ["a"] * 101} | EN_DE, JSON),
+        (400, "1 to 200 characters", "/translate", {"q": "a", "keep": [""]} | EN_DE, JSON),
+        (400, "1 to 200 characters", "/translate", {"q": "a", "keep": "a" * 201} | EN_DE, JSON),
         (413, "2,002 characters", "/translate", {"q": "a " * 1001} | EN_DE, JSON),
         (413, "501 texts", "/translate", {"q": [""] * 501} | EN_DE, JSON),
         (400, "at most 60", "/translate", {"q": "ab" * 300} | EN_DE, JSON),
@@ -308,6 +328,25 @@ def test_the_page_gets_the_source_words_of_each_word_at_javascript_s_positions(u
         read = {units[2 * each["start"] : 2 * each["end"]].decode("utf-16-le") for each in word["from"]}
         assert read <= set(sentence.split())
         assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
+
+
+def test_a_kept_word_on_the_page_comes_from_itself(url, expected):
+    plain, sentences = SENTENCES[0], [SENTENCES[0].replace(" ", " {{ a b }} ", 1), "{0} %s"]
+    answer = post(f"{url}/page/translate", {"sentences": sentences, "numBeams": 3} | EN_DE)[1]["translations"]
+    assert {each["text"].count("{{ a b }}") for each in answer[0]} == {1}
+    best = answer[0][0]
+    assert best["text"].replace("{{ a b }}", " ").split() == expected[plain].split()
+    assert "".join(word["text"] for word in best["words"]) == best["text"]
+    for word in best["words"]:
+        read = {sentences[0][each["start"] : each["end"]]: each["weight"] for each in word["from"]}
+        if word["text"] in ("{{", "a", "b", "}}"):
+            assert read == {word["text"]: 1}
+        elif word["isWord"]:
+            assert set(read) <= set(plain.split())
+            assert sum(read.values()) == pytest.approx(1, abs=0.2)
+    assert [(each["text"], [word["text"] for word in each["words"] if word["isWord"]]) for each in answer[1]] == [
+        ("{0} %s", [])
+    ]
 
 
 # -- engines and directions --------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from modeling_scratch.model.confidence import FILE
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
 # White space of several kinds, and invisible characters.
 ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
+WITH_KEPT = f"@anna: {SENTENCES[0].replace(' ', ' {{ a b }} ', 1).removesuffix('.')} {{0}}[X4X]."
 # Settings of generate(), and the page's names for them.
 SEARCHES = {
     "greedy": ({"num_beams": 1}, {"numBeams": 1}),
@@ -164,6 +165,7 @@ def in_one_process(page, tmp_path_factory):
     """All results of the page's translator that the tests need."""
     folder = with_runtime(page, tmp_path_factory.mktemp("pages") / "whole")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
+    cases += [[WITH_KEPT, SEARCHES["beams"][1]], ["{0}, %s", {}]]
     cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
     return in_node(folder, ENCODED, cases)
 
@@ -258,6 +260,27 @@ def test_words_are_linked_to_source_words_despite_invisible_characters(in_one_pr
     for word in explained:
         assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
         assert {ODD[each["start"] : each["end"]].replace("\u200b", "") for each in word["from"]} <= set(words)
+
+
+@needs_runtime
+def test_kept_words_are_in_each_translation_once_and_come_from_themselves(in_one_process, by_page):
+    kept = ["@anna:", "{{ a b }}", "{0}", "[X4X]"]
+    found, alone = in_one_process["translations"][-5:-3]
+    assert (alone["found"][0]["text"], alone["words"]) == (
+        "{0}, %s",
+        [{"text": "{0}, %s", "isWord": False, "from": []}],
+    )
+    for each, plain in zip(found["found"], by_page["beams"][0]["found"], strict=True):
+        text = each["text"]
+        assert text.startswith("@anna: ")
+        for word in kept:
+            assert text.count(word) == 1
+            text = text.replace(word, "" if word == "[X4X]" else " ")
+        assert re.sub(r"\s", "", text) == re.sub(r"\s", "", plain["text"])
+    assert "".join(word["text"] for word in found["words"]) == found["found"][0]["text"]
+    for word in found["words"]:
+        read = {WITH_KEPT[each["start"] : each["end"]] for each in word["from"]}
+        assert read == {word["text"]} if word["text"] in kept else read <= set(re.findall(r"\w+", SENTENCES[0]))
 
 
 @needs_runtime

@@ -69,13 +69,17 @@ const base = (tag) => tag?.split("-")[0].toLowerCase();
 
 // Cuts a text into sentences, or into lines for a model without languages, and the parts between them: [text, is a
 // sentence]. Only sentences go to the model.
-function cut(text, { languages, hasSentences, takesAnyText }) {
+function cut(text, { languages, hasSentences, takesAnyText, keptWords }) {
   const found = [];
   const add = (part, isSentence) => part && found.push([part, isSentence]);
   const segmenter = new Intl.Segmenter(base(languages[0]), { granularity: "sentence" });
   const whole = (line) => [{ segment: line, index: 0 }];
+  // Nothing within a kept word ends a sentence; see kept_words.py.
+  const masked = (part) => part.replace(/[^\p{L}\p{N}_{}<>[\]`]/gu, (each) => "x".repeat(each.length));
+  const uncut = (line) => (keptWords ? line.replace(new RegExp(keptWords, "gu"), masked) : line);
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment, index } of hasSentences ? segmenter.segment(line[0]) : whole(line[0])) {
+    for (const { segment: shown, index } of hasSentences ? segmenter.segment(uncut(line[0])) : whole(line[0])) {
+      const segment = line[0].slice(index, index + shown.length);
       const before = segment.length - segment.trimStart().length;
       const sentence = segment.trim();
       add(segment.slice(0, before), false);
