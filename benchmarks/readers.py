@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.documents.document import translate_document
-from modeling_scratch.apps.documents.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
 from modeling_scratch.data.local_files import read_lines, read_table
 from modeling_scratch.errors import UserError
 

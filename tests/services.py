@@ -20,6 +20,7 @@ class Slow:
 
     def __init__(self):
         self.go, self.batches, self.num_beams, self.limit = threading.Event(), [], 1, 1
+        self.confidence = None
 
     def tokenize(self, texts, features=None):
         return [[1] for _ in texts]

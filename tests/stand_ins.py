@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from modeling_scratch.apps.documents.document import translate_document
-from modeling_scratch.apps.documents.paragraphs import Translated, TranslateParagraphs
+from modeling_scratch.apps.translate.paragraphs import Translated, TranslateParagraphs
 
 
 def changed(text: str, format: str, change: Callable[[str], str] = str) -> tuple[str, list[str]]:

@@ -24,6 +24,8 @@ from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
+from modeling_scratch.model.batched_generation import tokenize
+from modeling_scratch.model.confidence import FILE, Confidence, PairSet, pairs_of
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
@@ -63,6 +65,23 @@ def _made_once(target_size: int | None, updates: int, **fields) -> Path:
     model.generation_config = GenerationConfig(num_beams=3, max_new_tokens=20, **tokens)
     model.double().save_pretrained(folder)
     return folder
+
+
+def calibrate(folder: Path) -> Path:
+    """Give a model of `make_folder` a confidence.json: it has learnt the sentences of CORPUS, of at most 40 tokens."""
+    rows = tokenize(load_tokenizers(str(folder))[0], [pair["en"] for pair in CORPUS], None)
+    known = PairSet.of(dict.fromkeys(pair for row in rows for pair in pairs_of(row)))
+    confidence = Confidence({"mean_log_probability": (-1.5, 0.5), "known_pairs": (0.8, 0.1)}, 40, known)
+    (folder / FILE).write_text(confidence.text())
+    return folder
+
+
+# The reason to doubt the translations of sentences by a model that `calibrate` was called for.
+DOUBTS = {
+    "How could anybody ever have known?": "unlike",
+    "Guten Morgen, wie geht es dir?": "language",
+    f"{SENTENCES[0][:-1]} and they need the flower.": "length",
+}
 
 
 def load(folder, **options) -> ScratchTranslationPipeline:

@@ -5,12 +5,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
+from ..apps.translate.kept_words import KEPT, own_pattern
 from ..errors import UserError, as_user_error
 from .cli import Debug, Dtype, log_to_terminal, one_line_errors
 
@@ -54,6 +56,10 @@ _Workers = Annotated[
         min=0, max=256, help="processes that share a file; 0: no extra processes (default: one per core from 16 KB on)"
     ),
 ]
+_Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="REGEX", help="what else a translator keeps as it is, such as 'ACME \\d+'; may be repeated"),
+]
 _KeepGoing = Annotated[
     bool,
     typer.Option("--keep-going", help="write an empty line, with a warning, for a line that is too long or not UTF-8"),
@@ -84,6 +90,7 @@ def main(
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     features: _Features = None,
     features_column: _FeaturesColumn = None,
+    keep: _Keep = None,
     keep_going: _KeepGoing = False,
     format: _Format = None,
     language: Annotated[str | None, typer.Option(help="of a document, such as en (default: the model's)")] = None,
@@ -103,6 +110,9 @@ def main(
     doubtful outputs are warnings. With --alignments, each row ends with a tab and the links of its words,
     SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
+    A translator keeps placeholders such as {name} and %s, addresses, @mentions, #tags, :emoji:, versions and `code` as
+    they are, and what --keep matches. Scores are those of the rest.
+
     Models with the same tokenizers run as an ensemble, by the mean of their probabilities; the first one aligns.
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is written;
@@ -117,6 +127,7 @@ def main(
         has_columns = scores or confidence or n_best or alignments
         _check_options(input, output, length_penalty, format, has_columns, language)
         _check_features(features, features_column, format, alignments)
+        own = tuple(map(own_pattern, keep or ()))
         if None not in (batch_size, batch_tokens):
             raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
         if n_best is not None and num_beams is not None and n_best > num_beams:
@@ -128,6 +139,7 @@ def main(
 
         from ..apps.translate.lines import Features, is_large, opened_output, translate_lines
         from ..inference.translate import Translator
+        from ..model.configuration_scratch import TRANSLATION, task_of
 
         path = None if input is None else Path(input)
         with opened_output(None if output is None else Path(output)) as file:
@@ -156,17 +168,20 @@ def main(
                 settings["align"] = n_best or 1
                 with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have
                     _ = translator.aligner
+            is_translator = task_of(translator.model.config) == TRANSLATION
+            if keep and not is_translator:
+                raise UserError(f"--keep {keep[0]}: it is for translators, and {model} is not one; leave it out")
+            kept = replace(KEPT, patterns=own) if is_translator else None
             if format in FORMATS:
                 from ..apps.documents.translation import translated_document
-                from ..model.configuration_scratch import TRANSLATION, task_of
 
-                is_translator = task_of(translator.model.config) == TRANSLATION
                 languages = _languages(translator.source_tokenizer.init_kwargs, format, language, is_translator)
-                file.write(translated_document(path, format, languages, translator, settings, keep_going, quiet))
+                text = translated_document(path, format, languages, translator, settings, keep_going, quiet, kept)
+                file.write(text)
             else:
                 columns, size = (n_best is not None, scores, alignments), max(1, 2 * count)
                 conditions = Features(features or "", features_column)
-                more = (keep_going, quiet, size, conditions, confidence)
+                more = (keep_going, quiet, size, conditions, confidence, kept)
                 translate_lines(path, file, translator, settings, *columns, *more)
 
 

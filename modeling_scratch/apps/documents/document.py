@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from ..translate.kept_words import KEPT, KeptWords
+from ..translate.paragraphs import Translated, TranslateParagraphs
 from . import FORMATS
-from .paragraphs import Translated, TranslateParagraphs
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
@@ -26,12 +27,13 @@ class Document:
     write: Callable[[Sequence[Translated]], str]
 
 
-def read_document(text: str, format: str) -> Document:
+def read_document(text: str, format: str, kept: KeptWords = KEPT) -> Document:
     """
     Read a document. Writing it restores its byte order mark and its line breaks.
 
     Args:
         format: a key of FORMATS.
+        kept: what stays as it is.
 
     Raises:
         UserError: the document is not in this format, or too damaged to read.
@@ -40,8 +42,8 @@ def read_document(text: str, format: str) -> Document:
     text = text.removeprefix(mark)
     ends = _LINE_END.findall(text)
     name = FORMATS[format]
-    read: Callable[[str], Document] = getattr(import_module(f".{name}", __package__), f"read_{name}")
-    document = read(_LINE_END.sub("\n", text))
+    read: Callable[[str, KeptWords], Document] = getattr(import_module(f".{name}", __package__), f"read_{name}")
+    document = read(_LINE_END.sub("\n", text), kept)
 
     def write(translations: Sequence[Translated]) -> str:
         return mark + _with_ends(document.write(translations), ends)
@@ -57,12 +59,12 @@ def _with_ends(text: str, ends: list[str]) -> str:
     return "".join(map("".join, zip(parts, [*ends, ""], strict=True)))
 
 
-def translate_document(text: str, format: str, translate: TranslateParagraphs) -> str:
+def translate_document(text: str, format: str, translate: TranslateParagraphs, kept: KeptWords = KEPT) -> str:
     """
     Translate a document. The other arguments, and errors, are those of `read_document`.
 
     Args:
         translate: called once, with all paragraphs of the document as plain text.
     """
-    document = read_document(text, format)
+    document = read_document(text, format, kept)
     return document.write(translate(document.paragraphs))

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 from ...errors import UserError
 from ...languages import is_translatable
+from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Markup, Slot, Text, Token, has_language
 from .document import Document
-from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 # Elements that may be part of a sentence. All others end a paragraph, even <br>.
@@ -37,14 +38,14 @@ _NO_REFERENCE = re.compile(r"&#(?!(?:[0-9]+|[xX][0-9a-fA-F]+)[^0-9a-fA-F])")
 _MAX_UNCLOSED = 200
 
 
-def read_html(text: str) -> Document:
+def read_html(text: str, kept: KeptWords) -> Document:
     """
     Read a page's text and human-readable attributes.
 
     Raises:
         UserError: more than 200 tags or comments are not closed.
     """
-    return read_regions([Region(with_protected_merged(html_tokens(text)), write_html)], "".join)
+    return read_regions([Region(with_protected_merged(html_tokens(text)), write_html)], "".join, kept)
 
 
 def write_html(text: str, written: dict[str, str]) -> str:

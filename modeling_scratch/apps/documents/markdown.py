@@ -10,9 +10,10 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ...languages import is_translatable
+from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Markup, Slot, Text, Token, has_language
 from .document import Document
 from .html import html_tokens, is_footnote, with_protected_merged, write_html
-from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -40,7 +41,7 @@ _SPANS = ("autolink", "backticks", "image", "link")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
 
 
-def read_markdown(text: str) -> Document:
+def read_markdown(text: str, kept: KeptWords) -> Document:
     """Read CommonMark with tables and strikethrough. Titles, and descriptions of images, are translated too."""
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
     regions = list(_Reader(text, begin).regions())
@@ -52,7 +53,7 @@ def read_markdown(text: str) -> Document:
             done = end
         return "".join(parts) + text[done:]
 
-    return read_regions([region for _, _, region in regions], joined)
+    return read_regions([region for _, _, region in regions], joined, kept)
 
 
 def write_markdown(text: str, written: dict[str, str]) -> str:

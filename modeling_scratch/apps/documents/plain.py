@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+from ..translate.kept_words import KeptWords
+from ..translate.paragraphs import Translated
 from .document import Document
-from .paragraphs import Translated
 
 
-def read_plain(text: str) -> Document:
-    """Read each line of a text. White space around lines, and line breaks of all kinds, stay."""
+def read_plain(text: str, kept: KeptWords) -> Document:
+    """
+    Read each line of a text. White space around lines, and line breaks of all kinds, stay. Kept words are left to what
+    translates its sentences, so that all other white space stays too.
+    """
     lines = text.splitlines(keepends=True)
     indices = [index for index, line in enumerate(lines) if line.strip()]
 

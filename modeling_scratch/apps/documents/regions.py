@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...languages import is_translatable
+from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Paragraph, Token, paragraph_of, split_white_space, units
+from ..translate.paragraphs import Translated
+from ..translate.placement import Write, placed
 from .document import Document
-from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
-from .paragraphs import Translated
-from .placement import Write, placed
 
 _AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
 
@@ -38,14 +39,15 @@ class _Unit:
     after: Sequence[Token] = ()
 
 
-def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) -> Document:
+def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str], kept: KeptWords) -> Document:
     """
     Make a document of these regions. Its paragraphs are those of the regions, followed by the texts of slots.
 
     Args:
         joined: makes the text of the document from the texts of the regions.
+        kept: what stays as it is in paragraphs.
     """
-    rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
+    rows = [[_unit(tokens, kept) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
     slots = list(dict.fromkeys(slot.plain for region in regions for token in region.tokens for slot in token.slots))
 
@@ -95,10 +97,10 @@ def _label(tokens: Sequence[Token]) -> int:
     return ends
 
 
-def _unit(tokens: list[Token]) -> _Unit:
+def _unit(tokens: list[Token], kept: KeptWords) -> _Unit:
     before, within, after = split_white_space(tokens)
     label = _label(within)
-    paragraph = paragraph_of(within[label:])
+    paragraph = paragraph_of(within[label:], kept)
     if not is_translatable(paragraph.text):
         return _Unit(tokens)
     return _Unit([*before, *within[:label]], paragraph, "".join(token.raw for token in within[label:]), after)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pysubs2.formats.subrip import SubripFormat
 
 from ...errors import UserError
+from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Markup, Text, Token
 from .document import Document
-from .marked_text import Markup, Text, Token
 from .regions import Region, read_regions
 
 _NEXT_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")
@@ -18,7 +19,7 @@ _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
 _LONGEST_PAUSE = 3000  # milliseconds within a sentence
 
 
-def read_srt(text: str) -> Document:
+def read_srt(text: str, kept: KeptWords) -> Document:
     """
     Read subtitles. Cues and their times stay.
 
@@ -29,7 +30,7 @@ def read_srt(text: str) -> Document:
     Raises:
         UserError: the text has no cues.
     """
-    return read_regions([Region(list(_tokens(text)), lambda words, _: words)], "".join)
+    return read_regions([Region(list(_tokens(text)), lambda words, _: words)], "".join, kept)
 
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:

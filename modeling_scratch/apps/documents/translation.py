@@ -6,12 +6,12 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error, beginning
-from ...files import one_line
-from ...inference.alignments import links_of
 from ...inference.translate import Translator
-from ..translate.lines import Warnings, check_lengths, whole_input
+from ..translate.kept_words import ADDRESSES, KeptWords
+from ..translate.lines import Warnings, as_translated, check_lengths, translated_texts, whole_input
+from ..translate.paragraphs import Translated, translate_paragraphs
+from ..translate.placement import PlainTexts
 from .document import translate_document
-from .paragraphs import Translated, guessed_links, translate_paragraphs
 
 
 def translated_document(
@@ -22,6 +22,7 @@ def translated_document(
     settings: dict[str, Any],
     keep_going: bool = False,
     quiet: bool = False,
+    kept: KeptWords | None = None,
 ) -> str:
     """
     Read a document and translate it.
@@ -31,7 +32,7 @@ def translated_document(
         format: a key of `FORMATS`.
         languages: tags of source and target, as `translate_paragraphs` takes them.
         settings: for `Translator.translate`.
-        keep_going, quiet: see `translate_sentences`.
+        keep_going, quiet, kept: see `translate_sentences`.
 
     Raises:
         UserError: the document is not UTF-8 or not in this format, or a sentence is too long for the model.
@@ -43,16 +44,24 @@ def translated_document(
         raise UserError(f"{name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
 
     def translate(sentences: list[str]) -> list[Translated]:
-        return translate_sentences(sentences, translator, settings, keep_going, quiet)
+        return translate_sentences(sentences, translator, settings, keep_going, quiet, kept)
 
+    known = kept or ADDRESSES
     try:
-        return translate_document(text, format, lambda found: translate_paragraphs(found, translate, *languages))
+        return translate_document(
+            text, format, lambda found: translate_paragraphs(found, translate, *languages, known), known
+        )
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
 
 
 def translate_sentences(
-    sentences: list[str], translator: Translator, settings: dict[str, Any], keep_going: bool, quiet: bool
+    sentences: list[str],
+    translator: Translator,
+    settings: dict[str, Any],
+    keep_going: bool,
+    quiet: bool,
+    kept: KeptWords | None = None,
 ) -> list[Translated]:
     """
     Translate sentences, with word links and without line breaks. If the settings do not ask for alignments, the links
@@ -61,11 +70,13 @@ def translate_sentences(
     Args:
         keep_going: leave sentences that cannot be translated unchanged, with a warning; otherwise they are an error.
         quiet: show no progress bar.
+        kept: what stays as it is; None: nothing.
 
     Raises:
         UserError: without `keep_going`, a sentence is too long for the model. This is found before translating.
     """
-    warnings, tokens = Warnings("sentence"), translator.tokenize(sentences)
+    warnings, plain = Warnings("sentence"), PlainTexts(sentences, kept)
+    tokens = translator.tokenize(plain.texts)
     too_long, unusual = check_lengths(translator, tokens)
     for index, problem in too_long.items():
         problem = f"{problem} ({beginning(sentences[index])})"
@@ -77,15 +88,13 @@ def translate_sentences(
         warnings.add_unusual(index + 1, problem)
     bar = tqdm(total=len(sentences), unit=" sentences", disable=quiet or None)  # None: shown on a terminal
     with bar, as_user_error(kinds=ValueError):  # for invalid settings
-        found = translator.translate(sentences, tokens, progress=bar.update, **settings)
+        found = translated_texts(translator, plain, tokens, bar.update, **settings)
     translated = []
-    for index, (sentence, (best, *_)) in enumerate(zip(sentences, found, strict=True)):
+    for index, (text, (best, *_)) in enumerate(zip(plain.texts, found, strict=True)):
         if best.is_cut:
             warnings.add_cut(index + 1)
         if index not in unusual:
             warnings.add_doubtful(index + 1, best)
-        text = one_line(best.text)
-        links = guessed_links(sentence, text) if best.weights is None else links_of(best.weights)
-        translated.append(Translated(text, links))
+        translated.append(plain.restored(index, as_translated(text, best)))
     warnings.close()
     return translated

@@ -14,9 +14,11 @@ from ...errors import UserError
 from ...files import temporary_folder
 from ...inference.translate import Translation, Translations, Translator, tokenize_texts
 from ...languages import language_name
-from ...loading import has_whole_symbols, is_tag, load_config, load_tokenizers, named_languages
+from ...loading import has_whole_symbols, is_tag, load_confidence, load_config, load_tokenizers, named_languages
+from ...model.confidence import Confidence
 from ...model.configuration_scratch import TRANSLATION, task_of
 from ...recipe.schema import SOURCE, TARGET
+from ..translate.kept_words import KEPT, KeptWords
 from ..web.export import describe_origin
 
 _CT2_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
@@ -26,6 +28,7 @@ class Engine(Protocol):
     """The part of `Translator` that the service uses. `tokenize` is called from several threads."""
 
     source_tokenizer: PreTrainedTokenizerBase
+    confidence: Confidence | None
     limit: int
     num_beams: int
     can_fork: bool
@@ -63,6 +66,7 @@ class CTranslate2Engine:
             self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.num_beams = self.settings["beam_size"]
         self.source_tokenizer, self.target_tokenizer = load_tokenizers(name)
+        self.confidence = load_confidence(name)
 
     def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
         return tokenize_texts(self.source_tokenizer, texts, features=features)
@@ -86,16 +90,18 @@ class CTranslate2Engine:
             **settings,
         )
         return [
-            [self._translation(*each) for each in zip(result.hypotheses, result.scores, strict=True)]
-            for result in results
+            [self._translation(ids, *each) for each in zip(result.hypotheses, result.scores, strict=True)]
+            for ids, result in zip(tokens, results, strict=True)
         ]
 
-    def _translation(self, tokens: list[str], score: float) -> Translation:
+    def _translation(self, source: list[int], tokens: list[str], score: float) -> Translation:
         ids = self.target_tokenizer.convert_tokens_to_ids(tokens)
         text = self.target_tokenizer.decode(ids, skip_special_tokens=True)
         # CTranslate2 divides the score by length^penalty.
-        total = score * len(tokens) ** self.settings["length_penalty"]
-        return Translation(text, total, not tokens or tokens[-1] not in self.settings["end_token"])
+        total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
+        is_cut = not tokens or tokens[-1] not in self.settings["end_token"]
+        confidence = self.confidence(source, length, total) if self.confidence and tokens else None
+        return Translation(text, total, is_cut, length=length, confidence=confidence)
 
 
 def load_torch_engine(name: str, dtype: str | None = None) -> Translator:
@@ -119,12 +125,14 @@ class Direction:
     Args:
         source, target: language codes, or names for the two sides of pairs without languages.
         described: what the page shows about it.
+        kept: what stays as it is in texts; None: nothing, since the model is not a translator.
     """
 
     source: str
     target: str
     engine: Engine
     described: dict[str, Any]
+    kept: KeptWords | None = None
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
@@ -149,7 +157,8 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
     config, engine = load_config(name), load(name)
     languages = named_languages(engine.source_tokenizer)
     codes = [code.replace("_", "-") for code in given.groups()[:2]] if given else languages
-    if task_of(config) == TRANSLATION:
+    is_translator = task_of(config) == TRANSLATION
+    if is_translator:
         if not codes:
             raise UserError(f"{name} does not name its languages; add them, as in en:de={name}")
         if not all(map(is_tag, codes)):
@@ -157,7 +166,8 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
         languages = codes
     described = describe_origin(name, languages, config) | {"takesAnyText": has_whole_symbols(engine.source_tokenizer)}
     source, target = codes or (SOURCE, TARGET)
-    return Direction(source, target, engine, described | {"codes": [source, target]})
+    described |= {"codes": [source, target]}
+    return Direction(source, target, engine, described, KEPT if is_translator else None)
 
 
 class Directions:

@@ -14,54 +14,68 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from itertools import chain
 from typing import TypeVar
 
 from ...errors import UserError
 from ...languages import base_language
-from ..documents.document import read_document
-from ..documents.paragraphs import Paragraphs, Translated, cut
+from ..documents.document import Document, read_document
+from ..translate.kept_words import ADDRESSES, KeptWords
+from ..translate.paragraphs import Paragraphs, Translated, cut
+from ..translate.placement import PlainTexts
 
+CLEARLY = 10  # a text is in a language that is this many times as likely as others; single words often reach less
+LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
 _SHORT = 5_000  # characters
 
 Result = TypeVar("Result")
 
 
-def sentences_of(texts: Sequence[str], format: str, language: str | None) -> list[list[str]]:
+def sentences_of(texts: Sequence[str], format: str, language: str | None, kept: KeptWords | None) -> PlainTexts:
     """
-    The sentences of each text.
+    The different sentences of texts.
 
     Args:
         format: a key of `documents.FORMATS`.
         language: as in `Paragraphs`.
+        kept: what stays in them; None: the model is not a translator.
 
     Raises:
         UserError: a text is not in this format.
     """
-    return [Paragraphs(read_document(text, format).paragraphs, language).sentences for text in texts]
+    rows = (_read(text, format, language, kept)[1].sentences for text in texts)
+    return PlainTexts(list(dict.fromkeys(chain.from_iterable(rows))), kept)
+
+
+def _read(text: str, format: str, language: str | None, kept: KeptWords | None) -> tuple[Document, Paragraphs]:
+    document = read_document(text, format, kept or ADDRESSES)
+    return document, Paragraphs(document.paragraphs, language, kept or ADDRESSES)
 
 
 def write_documents(
     texts: Sequence[str],
     format: str,
     languages: tuple[str | None, str | None],
+    kept: KeptWords | None,
     known: dict[str, list[Translated]],
     count: int,
-) -> list[list[str]]:
+) -> list[tuple[list[str], list[str]]]:
     """
-    Each text with its sentences replaced by their first, second, ... translation. The texts are read again, since
-    keeping the parsed documents would take memory for as long as the translation takes.
+    Each text with its sentences replaced by their first, second, ... translation; and its sentences. The texts are read
+    again, since keeping the parsed documents would take memory for as long as the translation takes.
 
     Args:
         languages: the language of the texts, and that of the translations.
+        kept: as in `sentences_of`.
         known: the translations of each sentence that `sentences_of` returned, best first.
         count: how many translations of each text to write.
     """
     found = []
     for text in texts:
-        document = read_document(text, format)
-        paragraphs = Paragraphs(document.paragraphs, languages[0])
+        document, paragraphs = _read(text, format, languages[0], kept)
         ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(count))
-        found.append([document.write(paragraphs.translated(rank, languages[1])) for rank in ranks])
+        written = [document.write(paragraphs.translated(rank, languages[1])) for rank in ranks]
+        found.append((written, paragraphs.sentences))
     return found
 
 
@@ -83,6 +97,16 @@ def language_probabilities(texts: Sequence[str], languages: Sequence[str]) -> li
     for text in texts:
         row = dict(_detector().rank(text))
         found.append({each: float(row[base]) for each in languages if (base := base_language(each)) in row})
+    return found
+
+
+def are_foreign(texts: Sequence[str], language: str) -> list[bool]:
+    """Whether each text is clearly in another language than this one; never if the detector does not know it."""
+    found = []
+    for text in texts:
+        (likely, most), *_ = ranked = _detector().rank(text)
+        own = dict(ranked).get(base_language(language), most)
+        found.append(likely != base_language(language) and most > CLEARLY * max(own, LEAST_LIKELY))
     return found
 
 
@@ -194,7 +218,7 @@ def _work() -> None:
     os.dup2(2, 1)  # what libraries print must not get into the answers
     while jobs.peek(1):
         seconds, function, arguments = pickle.load(jobs)
-        if function is language_probabilities:
+        if function in (language_probabilities, are_foreign):
             _detector()  # loading it takes longer than a service may allow for reading
         signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, even inside a regular expression
         try:

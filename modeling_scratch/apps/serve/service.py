@@ -36,8 +36,8 @@ from ..translate.workers import Pool
 from .batcher import Batcher, Busy
 from .engines import Direction, Directions
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .readers import ReaderLost, Readers, cut_into_sentences, language_probabilities
-from .texts import aside_if_long, translate_sentences, translate_texts
+from .readers import CLEARLY, LEAST_LIKELY, ReaderLost, Readers, cut_into_sentences, language_probabilities
+from .texts import DIGITS, TranslatedText, aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,8 @@ AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LONGEST_FEATURES = 1_000  # characters, which every sentence gets
+_MOST_KEPT, _LONGEST_KEPT = 100, 200  # strings to keep, each of which is searched in every sentence; characters of one
 _MOST_DETECTED = 3  # languages that /detect returns
-_CLEARLY = 10  # a text is in a language that is this many times as likely as the others; single words often reach less
-_LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
 _LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
 _CHARACTERS_PER_SECOND = 10_000  # even a slow processor reads several times as many
 _SECONDS_BETWEEN_WARNINGS = 60.0
@@ -195,7 +194,7 @@ class Service:
     async def translate(self, request: Request) -> Response:
         """
         Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`, with the same
-        `features` for all, if the model was trained with features.
+        `features` for all, if the model was trained with features. `keep` are strings that stay as they are.
         """
         parameters = await self._parameters(request)
         given = parameters.get("q")
@@ -212,11 +211,16 @@ class Service:
             raise HTTPException(400, f"features has {len(features):,} characters; the limit is {_LONGEST_FEATURES:,}")
         if features and format in WITH_INLINE_MARKUP:
             raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
-        work = self._translated(texts, format, source, target, count, features)
+        keep = self._kept_strings(parameters)
+        work = self._translated(texts, format, source, target, count, features, keep)
         answer, found = await self._in_time(request, work)
-        answer["translatedText"] = [each[0] for each in found]
+        answer["translatedText"] = [each.versions[0] for each in found]
+        if any(each.confidence is not None for each in found):
+            answer["confidence"] = [each.confidence and round(each.confidence, DIGITS) for each in found]
+        if any(each.doubt for each in found):
+            answer["doubt"] = [each.doubt for each in found]
         if count > 1:
-            answer["alternatives"] = [list(dict.fromkeys(each))[1:] for each in found]
+            answer["alternatives"] = [list(dict.fromkeys(each.versions))[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
@@ -306,7 +310,9 @@ class Service:
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
-        found = await self._in_time(request, translate_sentences(sentences, direction, beams, self.batcher))
+        found = await self._in_time(
+            request, translate_sentences(sentences, direction, beams, self.batcher, self.readers)
+        )
         return JSONResponse({"translations": found})
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
@@ -324,10 +330,25 @@ class Service:
             if count > limit:
                 raise HTTPException(413, f"the request has {count:,} {what}; the limit is {limit:,}")
 
+    def _kept_strings(self, parameters: dict[str, Any]) -> tuple[str, ...]:
+        """The parameter `keep`, a string or a list of strings."""
+        given = parameters.get("keep") or []
+        found = tuple(as_text(each, "keep") for each in (given if isinstance(given, list) else [given]))
+        if len(found) > _MOST_KEPT or not all(0 < len(each) <= _LONGEST_KEPT for each in found):
+            raise HTTPException(400, f"keep takes up to {_MOST_KEPT} strings of 1 to {_LONGEST_KEPT} characters")
+        return found
+
     async def _translated(
-        self, texts: list[str], format: str, source: str, target: str, count: int, features: str
-    ) -> tuple[dict[str, Any], list[list[str]]]:
-        """An answer with the detected languages, if any, and the translations of each text, best first."""
+        self,
+        texts: list[str],
+        format: str,
+        source: str,
+        target: str,
+        count: int,
+        features: str,
+        keep: tuple[str, ...],
+    ) -> tuple[dict[str, Any], list[TranslatedText]]:
+        """An answer with the detected languages, if any, and the translations of each text."""
         answer: dict[str, Any] = {}
         groups = {source: list(range(len(texts)))}  # {language: indices of its texts}
         if source == AUTO:
@@ -335,13 +356,16 @@ class Service:
             answer["detectedLanguage"] = [_detection(*each) for each in detected]
             for place, (language, _) in enumerate(detected):
                 groups[language].append(place)
-        found = [[text] * count for text in texts]
+        found = [TranslatedText([text] * count) for text in texts]
         for source, places in groups.items():
             if self.directions.is_one_language(source, target):  # the texts stay as they are, as in LibreTranslate
                 continue
             direction = self._direction(source, target)
+            if keep and direction.kept is None:
+                raise HTTPException(400, f"keep is for translators; {source} to {target} is not one")
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
-            made = await translate_texts(some, format, direction, count, align, self.batcher, self.readers, features)
+            work = self.batcher, self.readers
+            made = await translate_texts(some, format, direction, count, align, *work, features, keep)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found
@@ -359,7 +383,7 @@ class Service:
         found = []
         for row in await self._probabilities(texts, names):
             likely = max(sources, key=lambda each: row.get(each, 0.0))
-            if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
+            if len(row) == len(names) and row[names[-1]] > CLEARLY * max(row[likely], LEAST_LIKELY):
                 likely = names[-1]
             found.append((likely, row.get(likely, 0.0)))
         return found

@@ -4,24 +4,44 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from ...errors import UserError, beginning
-from ...files import one_line
-from ...inference.alignments import links_of
 from ...inference.translate import Translation, Translations, distinct
-from ..documents.paragraphs import Translated, guessed_links
+from ...model.confidence import DOUBTFUL
+from ..translate.lines import as_translated
+from ..translate.paragraphs import Translated
+from ..translate.placement import PlainTexts
 from .batcher import Batcher
 from .engines import Direction, Engine
-from .readers import Readers, sentences_of, write_documents
+from .readers import Readers, are_foreign, sentences_of, write_documents
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
 _EACH = 50  # the overhead of each text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
+DIGITS = 4  # of a confidence
+LANGUAGE, LENGTH, UNLIKE = "language", "length", "unlike"  # reasons to doubt a translation
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """
+    Args:
+        versions: the translations of a text, best first.
+        confidence: the lowest of its sentences'; None: the model has none.
+        doubt: the reason to doubt that sentence's translation (see `reasons_to_doubt`); None: there is none.
+    """
+
+    versions: list[str]
+    confidence: float | None = None
+    doubt: str | None = None
 
 
 async def translate_texts(
@@ -33,16 +53,18 @@ async def translate_texts(
     batcher: Batcher,
     readers: Readers,
     features: str = "",
-) -> list[list[str]]:
+    keep: tuple[str, ...] = (),
+) -> list[TranslatedText]:
     """
-    The translations of each text, best first, with the structure of the text. The n-th best translation of a text
-    consists of the n-th best translation of each sentence.
+    The translations of each text, best first, with the structure of the text, and the confidence in the best. The n-th
+    best translation of a text consists of the n-th best translation of each sentence.
 
     Args:
         format: a key of `documents.FORMATS`.
         count: how many translations of each text.
         align: place tags within sentences by word alignments, in the best translation.
         features: of each sentence; see `with_features`.
+        keep: what a translator keeps as it is, besides the patterns that it knows.
 
     Raises:
         UserError: a text is not in this format or takes too long to read, or a sentence has too many tokens.
@@ -50,17 +72,53 @@ async def translate_texts(
         ReaderLost: as in `Readers`.
     """
     engine, languages = direction.engine, direction.languages
-    read = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages[0])
-    sentences = list(dict.fromkeys(itertools.chain.from_iterable(read)))
-    tokenize = partial(engine.tokenize, features=[features] * len(sentences))
-    tokens = await aside_if_long(sentences, 1, asyncio.to_thread, tokenize, sentences)
-    for problem in _too_long(engine, sentences, tokens).values():
+    kept = direction.kept and replace(direction.kept, literals=keep)
+    plain = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages[0], kept)
+    tokenize = partial(engine.tokenize, features=[features] * len(plain.texts))
+    tokens = await aside_if_long(plain.texts, 1, asyncio.to_thread, tokenize, plain.texts)
+    for problem in _too_long(engine, plain.texts, tokens).values():
         raise UserError(problem)
     beams = max(engine.num_beams, count)
-    settings = {"num_beams": beams, "num_return_sequences": count, "align": int(align)}
-    translations = await batcher.translate(engine, sentences, tokens, settings)
-    known = await aside_if_long(sentences, count, asyncio.to_thread, _linked, sentences, translations)
-    return await aside_if_long(texts, count, readers, write_documents, texts, format, languages, known, count)
+    settings = {"num_beams": beams, "num_return_sequences": count, "align": count if plain.places else int(align)}
+    settings["scores"] = engine.confidence is not None
+    translations = await batcher.translate(engine, plain.texts, tokens, settings)
+    known = await aside_if_long(plain.texts, count, asyncio.to_thread, _linked, plain, translations)
+    write = texts, format, languages, kept, known, count
+    written = await aside_if_long(texts, count, readers, write_documents, *write)
+    doubts = await reasons_to_doubt(plain.texts, tokens, translations, direction, readers)
+    if engine.confidence is None:
+        return [TranslatedText(versions) for versions, _ in written]
+    # A sentence that does not go to the model stays as it is, for certain.
+    sure = [1.0 if row[0].confidence is None else row[0].confidence for row in translations]
+    places = {sentence: place for place, sentence in enumerate(plain.originals)}
+    found = []
+    for versions, parts in written:
+        lowest = min((places[each] for each in parts), key=lambda place: sure[place], default=None)
+        found.append(TranslatedText(versions, 1.0 if lowest is None else sure[lowest], doubts.get(lowest)))
+    return found
+
+
+async def reasons_to_doubt(
+    sentences: Sequence[str],
+    tokens: list[list[int]],
+    translations: Translations,
+    direction: Direction,
+    readers: Readers,
+) -> dict[int, str]:
+    """
+    Why the best translations of some sentences are doubtful, by the sentence's index. `LANGUAGE`: it is clearly not in
+    the source language, and so may have many tokens; `LENGTH`: it has more than any in training; `UNLIKE`: it is unlike
+    what the model has learnt.
+    """
+    found, language = {}, direction.languages[0]
+    for place, (best, *_) in enumerate(translations):
+        if best.confidence is not None and best.confidence < DOUBTFUL:
+            longest = direction.engine.confidence.longest_source
+            found[place] = LENGTH if longest is not None and len(tokens[place]) > longest else UNLIKE
+    if found and language is not None:
+        foreign = await readers(are_foreign, [sentences[place] for place in found], language)
+        found |= dict.fromkeys(list(itertools.compress(found, foreign)), LANGUAGE)
+    return found
 
 
 async def aside_if_long(
@@ -88,50 +146,75 @@ def _too_long(engine: Engine, sentences: Sequence[str], tokens: list[list[int]])
     }
 
 
-def _linked(sentences: Sequence[str], translations: Translations) -> dict[str, list[Translated]]:
-    """The translations of each sentence, with links between their words."""
+def _linked(plain: PlainTexts, translations: Translations) -> dict[str, list[Translated]]:
+    """The translations of each text, with links between their words."""
     return {
-        sentence: [_with_links(sentence, each) for each in row]
-        for sentence, row in zip(sentences, translations, strict=True)
+        original: [plain.restored(place, as_translated(plain.texts[place], each)) for each in row]
+        for place, (original, row) in enumerate(zip(plain.originals, translations, strict=True))
     }
 
 
-def _with_links(sentence: str, translation: Translation) -> Translated:
-    text, weights = translation.text, translation.weights
-    return Translated(one_line(text), guessed_links(sentence, text) if weights is None else links_of(weights))
-
-
 async def translate_sentences(
-    sentences: Sequence[str], direction: Direction, beams: int, batcher: Batcher
+    sentences: Sequence[str], direction: Direction, beams: int, batcher: Batcher, readers: Readers
 ) -> list[list[dict[str, Any]]]:
     """
-    All different translations in the beam of each sentence, best first, in the page's format. A sentence with too many
-    tokens has a "problem" instead of a text.
+    All different translations in the beam of each sentence, best first, in the page's format. The best has a
+    "confidence", if the model has one, and a "doubt", if there is a reason. A sentence with too many tokens has a
+    "problem" instead of a text.
 
     Raises:
         Busy: as in `Batcher.translate`.
+        ReaderLost: as in `Readers`.
     """
     engine = direction.engine
-    tokens = await aside_if_long(sentences, 1, asyncio.to_thread, engine.tokenize, sentences)
-    problems = _too_long(engine, sentences, tokens)
+    plain = await aside_if_long(sentences, 1, readers, PlainTexts, sentences, direction.kept)
+    tokens = await aside_if_long(plain.texts, 1, asyncio.to_thread, engine.tokenize, plain.texts)
+    problems = _too_long(engine, plain.texts, tokens)
     tokens = [[] if place in problems else row for place, row in enumerate(tokens)]
-    settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": 1}
-    translations = await batcher.translate(engine, sentences, tokens, settings)
-    return await aside_if_long(sentences, beams, asyncio.to_thread, _described, sentences, problems, translations)
+    align = beams if plain.places else 1
+    settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": align}
+    translations = await batcher.translate(engine, plain.texts, tokens, settings)
+    described = await aside_if_long(sentences, beams, asyncio.to_thread, _described, plain, problems, translations)
+    for place, doubt in (await reasons_to_doubt(plain.texts, tokens, translations, direction, readers)).items():
+        described[place][0]["doubt"] = doubt
+    return described
 
 
-def _described(
-    sentences: Sequence[str], problems: dict[int, str], translations: Translations
-) -> list[list[dict[str, Any]]]:
+def _described(plain: PlainTexts, problems: dict[int, str], translations: Translations) -> list[list[dict[str, Any]]]:
     described = []
-    for place, (sentence, row) in enumerate(zip(sentences, translations, strict=True)):
+    for place, row in enumerate(translations):
         if place in problems:
             described.append([{"text": "", "words": [], "problem": problems[place]}])
             continue
-        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in distinct(row)]
-        beam[0]["words"] = _words(sentence, row[0])
+        whole = [_restored(plain, place, each) for each in distinct(row)]
+        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in whole]
+        beam[0]["words"] = _words(plain.originals[place], whole[0])
+        if row[0].confidence is not None:
+            beam[0]["confidence"] = round(row[0].confidence, DIGITS)
         described.append(beam)
     return described
+
+
+def _restored(plain: PlainTexts, place: int, translation: Translation) -> Translation:
+    """A translation with the kept words of its text, which have a weight of 1 for themselves."""
+    if place not in plain.places:
+        return translation
+    text = plain.texts[place]
+    if not text:
+        return replace(translation, text=plain.originals[place].strip())
+    found, weights = plain.restore(place, as_translated(text, translation)), translation.weights
+    if weights is None:
+        return replace(translation, text=found.text)
+    to_target = torch.zeros(len(found.text.split()), len(weights))  # (words of the whole text, words of the model's)
+    to_source = torch.zeros(len(plain.originals[place].split()), weights.shape[1])
+    for matrix, places in ((to_target, found.targets), (to_source, found.sources)):
+        for word, holders in places.items():
+            if word >= 0:
+                matrix[list(holders), word] = 1
+    weights = to_target @ weights @ to_source.T
+    for source, target in found.links([]):
+        weights[target, source] = 1
+    return replace(translation, text=found.text, weights=weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-9))
 
 
 def _words(sentence: str, translation: Translation) -> list[dict[str, Any]]:

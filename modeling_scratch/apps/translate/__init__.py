@@ -1,1 +1,1 @@
-"""Translates lines of text, and shares batches among worker processes."""
+"""Translates lines of text: their sentences, the words kept as they are, markup; shares batches among workers."""

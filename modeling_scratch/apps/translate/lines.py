@@ -16,9 +16,12 @@ from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
-from ...inference.translate import Translation, Translator, distinct
+from ...inference.translate import Translation, Translations, Translator, distinct
 from ...loading import has_whole_symbols
 from ...model.confidence import DOUBTFUL
+from .kept_words import KeptWords
+from .paragraphs import Translated, guessed_links
+from .placement import PlainTexts
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +260,7 @@ def _decoded(lines: Sequence[bytes], first: int, features: Features) -> tuple[li
     return sentences, found, problems
 
 
-def _check_file(text: TextInput, translator: Translator, features: Features) -> None:
+def _check_file(text: TextInput, translator: Translator, features: Features, kept: KeptWords | None) -> None:
     """
     Raise UserError for the first line that cannot be translated. Lines with fewer bytes than the model takes tokens are
     not tokenized: each token except the end token is at least one byte.
@@ -266,29 +269,73 @@ def _check_file(text: TextInput, translator: Translator, features: Features) -> 
     for lines in text.windows(WINDOW):
         sentences, found, problems = _decoded(lines, first, features)
         long = [sentence if len(line) >= most else "" for sentence, line in zip(sentences, lines, strict=True)]
-        problems |= check_lengths(translator, translator.tokenize(long, features=found))[0]
+        tokens = translator.tokenize(PlainTexts(long, kept).texts, features=found)
+        problems |= check_lengths(translator, tokens)[0]
         if problems:
             index = min(problems)
             raise UserError(f"{text.name}, line {first + index + 1}: {problems[index]}")
         first += len(lines)
 
 
+def translated_texts(
+    translator: Translator, plain: PlainTexts, tokens: list[list[int]], progress: Callable[[int], Any], **settings
+) -> Translations:
+    """
+    The translations of texts without their kept words. Those of texts with kept words come with alignments, by which
+    the words are placed, even if the settings do not ask for any.
+
+    Args:
+        tokens: of each text.
+        settings: for `Translator.translate`.
+    """
+    aligned = {"align": settings.get("num_return_sequences", 1)}
+    others = [place for place in range(len(plain.texts)) if place not in plain.places]
+    found: dict[int, list[Translation]] = {}
+    for places, more in ((others, {}), (plain.places, aligned)):
+        if places:
+            texts, rows = [plain.texts[place] for place in places], [tokens[place] for place in places]
+            made = translator.translate(texts, rows, progress=progress, **settings | more)
+            found |= zip(places, made, strict=True)
+    return [found[place] for place in range(len(plain.texts))]
+
+
+def as_translated(source: str, translation: Translation) -> Translated:
+    """A translation as one line, with the links of its words; guessed ones if it has no alignments."""
+    from ...inference.alignments import links_of
+
+    text, weights = one_line(translation.text), translation.weights
+    return Translated(text, guessed_links(source, text) if weights is None else links_of(weights))
+
+
 def _rows(
-    translations: list[Translation], number: int, n_best: bool, scores: bool, alignments: bool, confidence: bool
+    translations: list[Translation],
+    plain: PlainTexts,
+    place: int,
+    number: int | None,
+    scores: bool,
+    alignments: bool,
+    confidence: bool,
 ) -> Iterator[str]:
     """
     The rows to write for a line: its translation, or its n best that differ. `scratch translate --help` describes the
     columns.
+
+    Args:
+        place: the index of the line in `plain`.
+        number: of the line, from 1, to write the n best; None: the best.
     """
     for rank, translation in enumerate(distinct(translations), start=1):
-        columns = [str(number), str(rank)] if n_best else []
-        columns += [f"{translation.score:.4f}"] if n_best or scores else []
+        columns = [] if number is None else [str(number), str(rank)]
+        columns += [f"{translation.score:.4f}"] if number is not None or scores else []
         columns += [f"{1.0 if translation.confidence is None else translation.confidence:.4f}"] if confidence else []
-        columns.append(one_line(translation.text))
+        translated = Translated(one_line(translation.text))
+        if place in plain.places or (alignments and translation.weights is not None):
+            translated = plain.restored(place, as_translated(plain.texts[place], translation))
+        columns.append(translated.text)
         if alignments:
-            from ...inference.alignments import links_of, pharaoh
+            from ...inference.alignments import pharaoh
 
-            columns.append("" if translation.weights is None else pharaoh(links_of(translation.weights)))
+            columns.append(pharaoh(translated.links))
         yield "\t".join(columns)
 
 
@@ -306,6 +353,7 @@ def translate_lines(
     windows_at_once: int = 1,
     features: Features = Features(),
     confidence: bool = False,
+    kept: KeptWords | None = None,
 ) -> None:
     """
     Translate the lines of a file, or of standard input as they arrive.
@@ -318,13 +366,14 @@ def translate_lines(
         quiet: show no progress bar and no prompt.
         windows_at_once: how many windows of a file are translated together.
         features: the conditions on the translations, for models that were trained with features.
+        kept: what stays as it is; None: nothing.
 
     Raises:
         UserError: a line cannot be translated. In a file, this is found before translating.
     """
     text, warnings = TextInput(path), Warnings("line")
     if text.total is not None and not keep_going:
-        _check_file(text, translator, features)
+        _check_file(text, translator, features, kept)
     prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
         print("Type one input per line; press Ctrl-D to quit.", file=sys.stderr)
@@ -334,7 +383,8 @@ def translate_lines(
     with closing(warnings), bar:
         for lines in text.windows(size, lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
             sentences, conditions, problems = _decoded(lines, number, features)
-            tokens = translator.tokenize(sentences, features=conditions)
+            plain = PlainTexts(sentences, kept)
+            tokens = translator.tokenize(plain.texts, features=conditions)
             too_long, unusual = check_lengths(translator, tokens)
             problems, error = dict(sorted((problems | too_long).items())), None
             for index, problem in problems.items():
@@ -346,22 +396,24 @@ def translate_lines(
                     "{} are too long or not UTF-8, and are empty", number + index + 1, f"{problem}; left empty"
                 )
                 sentences[index], tokens[index] = "", []
+            plain = PlainTexts(sentences, kept) if problems else plain
             for index in sorted(unusual.keys() & range(len(sentences))):
                 warnings.add_unusual(number + index + 1, unusual[index])
             if has_whole_symbols(translator.source_tokenizer):
                 for index, row in enumerate(tokens):
                     if count := row.count(translator.source_tokenizer.unk_token_id):
                         warnings.add_unknown(number + index + 1, count)
-            found, first = translator.translate(sentences, tokens, progress=bar.update, **settings), number
+            found = translated_texts(translator, plain, tokens, bar.update, **settings)
             if file.isatty():
                 bar.clear()
-            for translations in found:
+            for place, translations in enumerate(found):
                 number += 1
                 if translations[0].is_cut:
                     warnings.add_cut(number)
-                if number - first - 1 not in unusual:
+                if place not in unusual:
                     warnings.add_doubtful(number, translations[0])
-                for row in _rows(translations, number, n_best, scores, alignments, confidence):
+                columns = number if n_best else None, scores, alignments, confidence
+                for row in _rows(translations, plain, place, *columns):
                     print(row, file=file)
             file.flush()
             if error is not None:

@@ -15,17 +15,22 @@ from ...errors import UserError, as_user_error, explained_import
 from ...files import temporary_folder
 from ...inference.alignments import alignment_heads
 from ...languages import language_name
+from ...loading import load_confidence
+from ...model.confidence import FILE
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from ..translate.kept_words import in_javascript
+from .language_table import language_table
 from .runtime import FOLDER, MODULES, PACKAGES, WASM, licenses, runtime_files
 from .tokenizers import EXPORTED_FILES, write_tokenizers
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
-_WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
+_WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR = "worker.js", "search.js", "confidence.js", "translator.js"
+LANGUAGES = "languages.json"
 LICENSES = f"{FOLDER}/LICENSES"
 # Settings of `generate()` that no export supports, in addition to `NEEDS_GENERATE`.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
@@ -63,17 +68,38 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
         shutil.copyfile(path, folder / FOLDER / path.name)
     (folder / LICENSES).write_text(licenses(), encoding="utf-8")
     page = files(__package__) / "page"
-    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
+    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR):
         (folder / file).write_bytes((page / file).read_bytes())
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
-    modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
+    modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _CONFIDENCE, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
-    needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]
+    needed = [
+        *modules,
+        wasm,
+        LICENSES,
+        _WORKER,
+        ENCODER,
+        DECODER,
+        *tokenizers,
+        *write_confidence(name, folder, languages),
+    ]
     described |= {"hasTargetTokenizer": two, "takesAnyText": takes_any_text}
     described |= {"modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
     described["bytes"] = sum((folder / file).stat().st_size for file in needed)
     (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return difference
+
+
+def write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]:
+    """Write what the page needs for confidence, if the model has any. Returns the names of the files."""
+    if (confidence := load_confidence(name)) is None:
+        return []
+    content = {FILE: confidence.text()}
+    if languages and (table := language_table(languages[0])) is not None:
+        content[LANGUAGES] = json.dumps(table) + "\n"
+    for file, text in content.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return list(content)
 
 
 def export_one_file(name: str, path: Path, quantize: bool = False) -> float:
@@ -138,6 +164,7 @@ def describe_model(
         "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
         "alignmentHeads": heads,
+        "keptWords": in_javascript() if task_of(model.config) == TRANSLATION else None,
         "search": {
             "numBeams": search.num_beams,
             "lengthPenalty": search.length_penalty,

@@ -14,7 +14,7 @@ from translators import SENTENCES, by_hand, lines, one_vocabulary, run_translate
 
 from modeling_scratch.apps.documents import FORMATS, translation
 from modeling_scratch.apps.documents.document import translate_document
-from modeling_scratch.apps.documents.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from readers import HOSTILE, READERS, hostile, seconds

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from services import Slow, connected, get, metric, post, raw_request, running
-from translators import CORPUS, load, make_folder, sure_of
+from translators import CORPUS, DOUBTS, calibrate, load, make_folder, sure_of
 
 from modeling_scratch.apps.documents.document import read_document
 from modeling_scratch.apps.serve.engines import (
@@ -96,6 +96,22 @@ def test_a_list_of_texts_gets_alternatives_for_each(url, expected):
     assert [len(set(each)) for each in answer["alternatives"]] == [2, 2, 0]
 
 
+def test_placeholders_and_what_keep_names_stay(url, expected):
+    first, second = (sentence.split() for sentence in SENTENCES[:2])
+    text = f"{first[0]} {{a.b?}} {' '.join(first[1:])} {' '.join(second)} %s"
+    for format in ("text", "markdown", "html"):
+        found = translated(url, text, format=format)
+        assert (found.count("{a.b?}"), found.count("%s")) == (1, 1)
+        rest = found.replace("{a.b?}", " ").replace("%s", " ").split()
+        assert rest == f"{expected[SENTENCES[0]]} {expected[SENTENCES[1]]}".split()
+    answer = post(f"{url}/translate", {"q": text, "alternatives": 2} | EN_DE)[1]
+    assert {each.count("{a.b?}") for each in answer["alternatives"]} == {1}
+    assert translated(url, "{0}: %s") == "{0}: %s"
+    assert translated(url, SENTENCES[0], keep=[SENTENCES[0][:-1], "x"]) == SENTENCES[0]
+    form = urlencode({"q": SENTENCES[0], "keep": SENTENCES[0][:-1]} | EN_DE).encode()
+    assert post(f"{url}/translate", form, kind=FORM)[1]["translatedText"] == SENTENCES[0]
+
+
 def test_a_text_in_the_target_language_is_returned_unchanged(url):
     parameters = {"q": ["A  bird.", "b"], "source": "en", "target": "en"}
     assert post(f"{url}/translate", parameters) == (200, {"translatedText": ["A  bird.", "b"]})
@@ -142,6 +158,50 @@ def test_concurrent_requests_share_batches(url, expected):
     assert made / (metric(url, "scratch_batch_sentences_count") - batches) > 3
 
 
+# -- confidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    return calibrate(make_folder(tmp_path_factory.mktemp("models") / "calibrated"))
+
+
+@pytest.fixture(scope="module")
+def calibrated_url(calibrated):
+    direction = load_direction(f"en:de={calibrated}", load_torch_engine)
+    with running(Service(Directions([direction]), LIMITS)) as url:
+        yield url
+
+
+def test_the_confidence_in_a_text_is_the_pipeline_s_in_its_least_sure_sentence(calibrated, calibrated_url):
+    sentences = [SENTENCES[0], SENTENCES[1], "A teacher."]
+    of_each = [each["confidence"] for each in load(calibrated)(sentences, return_confidence=True)]
+    texts = ["\n".join(sentences[:2]), sentences[2], "***"]
+    _, answer = post(f"{calibrated_url}/translate", {"q": texts} | EN_DE)
+    nothing_to_translate = 1.0
+    expected = [min(of_each[:2]), of_each[2], nothing_to_translate]
+    assert answer["confidence"] == pytest.approx(expected, abs=1e-4)
+    _, one = post(f"{calibrated_url}/translate", {"q": texts[0]} | EN_DE)
+    assert one["confidence"] == answer["confidence"][0]
+    _, unchanged = post(f"{calibrated_url}/translate", {"q": texts[0], "source": "de", "target": "de"})
+    assert unchanged == {"translatedText": texts[0]}
+
+
+def test_doubtful_texts_and_sentences_have_a_reason(calibrated_url):
+    sentences = [SENTENCES[0], *DOUBTS]
+    two = " ".join(sentences[:2])
+    _, answer = post(f"{calibrated_url}/translate", {"q": [*sentences, two]} | EN_DE)
+    assert answer["doubt"] == [None, *DOUBTS.values(), "unlike"]
+    assert [each < 0.5 for each in answer["confidence"]] == [False, True, True, True, True]
+    _, answer = post(f"{calibrated_url}/translate", {"q": SENTENCES[0]} | EN_DE)
+    assert "doubt" not in answer
+    _, answer = post(f"{calibrated_url}/page/translate", {"sentences": [*sentences, "ab" * 300], "numBeams": 3} | EN_DE)
+    *found, too_long = (row[0] for row in answer["translations"])
+    assert [each.get("doubt") for each in found] == [None, *DOUBTS.values()]
+    assert all(("doubt" in each) == (each["confidence"] < 0.5) for each in found)
+    assert too_long.keys() == {"text", "words", "problem"}
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +245,10 @@ def test_forms_are_equivalent_to_json(kind, query, body, url):
         (400, "auto to xx is not served", "/translate", {"q": "a", "source": "auto", "target": "xx"}, JSON),
         (400, "alternatives", "/translate", {"q": "a", "alternatives": -1} | EN_DE, JSON),
         (400, "format", "/translate", {"q": "a", "format": "pdf"} | EN_DE, JSON),
+        (400, "keep must be a string", "/translate", {"q": "a", "keep": [1]} | EN_DE, JSON),
+        (400, "keep takes up to 100", "/translate", {"q": "a", "keep": ["a"] * 101} | EN_DE, JSON),
+        (400, "1 to 200 characters", "/translate", {"q": "a", "keep": [""]} | EN_DE, JSON),
+        (400, "1 to 200 characters", "/translate", {"q": "a", "keep": "a" * 201} | EN_DE, JSON),
         (413, "2,002 characters", "/translate", {"q": "a " * 1001} | EN_DE, JSON),
         (413, "501 texts", "/translate", {"q": [""] * 501} | EN_DE, JSON),
         (400, "at most 60", "/translate", {"q": "ab" * 300} | EN_DE, JSON),
@@ -266,17 +330,37 @@ def test_the_page_gets_the_source_words_of_each_word_at_javascript_s_positions(u
         assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
 
 
+def test_a_kept_word_on_the_page_comes_from_itself(url, expected):
+    plain, sentences = SENTENCES[0], [SENTENCES[0].replace(" ", " {{ a b }} ", 1), "{0} %s"]
+    answer = post(f"{url}/page/translate", {"sentences": sentences, "numBeams": 3} | EN_DE)[1]["translations"]
+    assert {each["text"].count("{{ a b }}") for each in answer[0]} == {1}
+    best = answer[0][0]
+    assert best["text"].replace("{{ a b }}", " ").split() == expected[plain].split()
+    assert "".join(word["text"] for word in best["words"]) == best["text"]
+    for word in best["words"]:
+        read = {sentences[0][each["start"] : each["end"]]: each["weight"] for each in word["from"]}
+        if word["text"] in ("{{", "a", "b", "}}"):
+            assert read == {word["text"]: 1}
+        elif word["isWord"]:
+            assert set(read) <= set(plain.split())
+            assert sum(read.values()) == pytest.approx(1, abs=0.2)
+    assert [(each["text"], [word["text"] for word in each["words"] if word["isWord"]]) for each in answer[1]] == [
+        ("{0} %s", [])
+    ]
+
+
 # -- engines and directions --------------------------------------------------------------------------------------------
 
 
-def test_both_engines_give_the_same_translations_and_scores(folder):
+def test_both_engines_give_the_same_translations_scores_and_confidences(calibrated):
     settings, found = {"num_return_sequences": 3, "num_beams": 3, "scores": True}, []
-    for engine in (load_torch_engine(str(folder)), CTranslate2Engine(str(folder))):
+    for engine in (load_torch_engine(str(calibrated)), CTranslate2Engine(str(calibrated))):
         found.append(engine.translate_batch(SENTENCES, engine.tokenize(SENTENCES), **settings))
-    for ours, theirs in compress(zip(*found, strict=True), sure_of(folder, SENTENCES, num_return_sequences=3)):
+    for ours, theirs in compress(zip(*found, strict=True), sure_of(calibrated, SENTENCES, num_return_sequences=3)):
         assert [each.text for each in ours] == [each.text for each in theirs]
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-3)
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
+        assert [each.confidence for each in ours] == pytest.approx([each.confidence for each in theirs], abs=1e-3)
 
 
 def test_ctranslate2_gets_all_threads(folder, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shutil
+import sys
 from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
@@ -19,23 +20,26 @@ from conftest import ROOT, SHALLOW, every_choice_and_variant
 from pages import generated, in_node, needs_runtime, node
 from search_cases import enliven
 from texts import TEXTS
-from translators import CORPUS, sure_of, two_vocabularies
+from translators import CORPUS, DOUBTS, calibrate, load, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
 from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
-from modeling_scratch.apps.serve.readers import cut_into_sentences
+from modeling_scratch.apps.serve.readers import are_foreign, cut_into_sentences
 from modeling_scratch.apps.web import export
+from modeling_scratch.apps.web.language_table import language_table
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.commands.export import app
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
-from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
+from modeling_scratch.model.confidence import FILE
 
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
 # White space of several kinds, and invisible characters.
 ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
+WITH_KEPT = f"@anna: {SENTENCES[0].replace(' ', ' {{ a b }} ', 1).removesuffix('.')} {{0}}[X4X]."
 # Settings of generate(), and the page's names for them.
 SEARCHES = {
     "greedy": ({"num_beams": 1}, {"numBeams": 1}),
@@ -161,6 +165,7 @@ def in_one_process(page, tmp_path_factory):
     """All results of the page's translator that the tests need."""
     folder = with_runtime(page, tmp_path_factory.mktemp("pages") / "whole")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
+    cases += [[WITH_KEPT, SEARCHES["beams"][1]], ["{0}, %s", {}]]
     cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
     return in_node(folder, ENCODED, cases)
 
@@ -258,6 +263,27 @@ def test_words_are_linked_to_source_words_despite_invisible_characters(in_one_pr
 
 
 @needs_runtime
+def test_kept_words_are_in_each_translation_once_and_come_from_themselves(in_one_process, by_page):
+    kept = ["@anna:", "{{ a b }}", "{0}", "[X4X]"]
+    found, alone = in_one_process["translations"][-5:-3]
+    assert (alone["found"][0]["text"], alone["words"]) == (
+        "{0}, %s",
+        [{"text": "{0}, %s", "isWord": False, "from": []}],
+    )
+    for each, plain in zip(found["found"], by_page["beams"][0]["found"], strict=True):
+        text = each["text"]
+        assert text.startswith("@anna: ")
+        for word in kept:
+            assert text.count(word) == 1
+            text = text.replace(word, "" if word == "[X4X]" else " ")
+        assert re.sub(r"\s", "", text) == re.sub(r"\s", "", plain["text"])
+    assert "".join(word["text"] for word in found["words"]) == found["found"][0]["text"]
+    for word in found["words"]:
+        read = {WITH_KEPT[each["start"] : each["end"]] for each in word["from"]}
+        assert read == {word["text"]} if word["text"] in kept else read <= set(re.findall(r"\w+", SENTENCES[0]))
+
+
+@needs_runtime
 @pytest.mark.parametrize("number", range(2))
 def test_attention_is_the_mean_of_the_alignment_heads(number, model, in_one_process):
     """As computed by a forward pass over the sentence and the page's tokens."""
@@ -268,6 +294,74 @@ def test_attention_is_the_mean_of_the_alignment_heads(number, model, in_one_proc
     weights = torch.stack(outputs.cross_attentions)[:, 0]  # (layers, heads, target_length, source_length)
     chosen = weights.flatten(0, 1) if heads is None else torch.stack([weights[layer, head] for layer, head in heads])
     torch.testing.assert_close(torch.tensor(one["attention"]), chosen.mean(0), rtol=0, atol=1e-4)
+
+
+# -- confidence --------------------------------------------------------------------------------------------------------
+
+CONFIDENCE = (Path(export.__file__).parent / "page" / "confidence.js").as_uri()
+SPOKEN = {
+    "ar": ["سيكون الطقس جميلا غدا.", "أين وضعت مفاتيحي؟"],
+    "cs": ["Zítra bude hezké počasí.", "Kam jsi dal moje klíče?"],
+    "de": ["Das Wetter wird morgen schön.", "Wo hast du meine Schlüssel hingelegt?"],
+    "en": ["The weather will be nice tomorrow.", "Where did you put my keys?"],
+    "es": ["Mañana hará buen tiempo.", "¿Dónde has puesto mis llaves?"],
+    "fi": ["Huomenna on kaunis ilma.", "Mihin laitoit avaimeni?"],
+    "fr": ["Il fera beau demain.", "Où as-tu mis mes clés ?"],
+    "ja": ["明日は天気がいいでしょう。", "私の鍵をどこに置きましたか。"],
+    "pl": ["Jutro będzie ładna pogoda.", "Gdzie położyłeś moje klucze?"],
+    "ru": ["Завтра будет хорошая погода.", "Куда ты положил мои ключи?"],
+    "tr": ["Yarın hava güzel olacak.", "Anahtarlarımı nereye koydun?"],  # noqa: RUF001
+    "zh": ["明天天气会很好。", "你把我的钥匙放在哪里了?"],
+}
+
+
+@needs_runtime
+def test_confidence_and_doubts_are_those_in_python(model, page, tmp_path):
+    folder = calibrate(shutil.copytree(model, tmp_path / "model"))
+    whole, sentences = with_runtime(page, tmp_path / "page"), [*DOUBTS, *SENTENCES, ODD, *ENCODED[:10]]
+    described = json.loads((whole / "model.json").read_text())
+    described["files"] += export.write_confidence(str(folder), whole, ["en", "de"])
+    assert described["files"][-2:] == [FILE, "languages.json"]
+    (whole / "model.json").write_text(json.dumps(described))
+    found = [each["found"] for each in in_node(whole, [], [[sentence, {}] for sentence in sentences])["translations"]]
+    assert [best["doubt"] for best, *_ in found[:3]] == list(DOUBTS.values())
+    confidence, source = load_confidence(str(folder)), load_tokenizers(str(folder))[0]
+    for ids, (best, *others) in zip(tokenize(source, sentences, None), found, strict=True):
+        expected = confidence(ids, len(best["tokens"]), best["score"])
+        assert best["confidence"] == pytest.approx(expected, rel=1e-9)
+        assert ("doubt" in best) == (expected < 0.5)
+        assert not any("confidence" in each for each in others)
+    sure = sure_of(folder, SENTENCES)
+    by_pipeline = [each["confidence"] for each in load(folder)(SENTENCES, return_confidence=True)]
+    in_page = [best["confidence"] for best, *_ in found[3 : 3 + len(SENTENCES)]]
+    assert list(compress(in_page, sure)) == pytest.approx(list(compress(by_pipeline, sure)), abs=1e-3)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_s_languages_are_those_of_py3langid():
+    pytest.importorskip("py3langid")
+    texts = [text for row in SPOKEN.values() for text in row]
+    texts += [text.upper() for text in texts]
+    for language in ("en", "ru"):
+        script = f"""
+            import {{ LanguageTable }} from {json.dumps(CONFIDENCE)};
+            const table = new LanguageTable({json.dumps(language_table(language))});
+            console.log(JSON.stringify({json.dumps(texts)}.map((text) => table.isForeign(text))));
+        """
+        found, expected = node("--input-type=module", "-", input=script), are_foreign(texts, language)
+        assert not any(there and not here for there, here in zip(found, expected, strict=True))
+        assert sum(map(int.__eq__, found, expected)) >= 0.85 * len(texts)
+
+
+def test_a_page_needs_neither_confidence_nor_a_detector(model, tmp_path, monkeypatch):
+    assert export.write_confidence(str(model), tmp_path, ["en", "de"]) == []
+    folder = calibrate(shutil.copytree(model, tmp_path / "model"))
+    assert export.write_confidence(str(folder), tmp_path, []) == [FILE]
+    assert export.write_confidence(str(folder), tmp_path, ["tlh", "de"]) == [FILE]  # Klingon
+    language_table.cache_clear()
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    assert export.write_confidence(str(folder), tmp_path, ["en", "de"]) == [FILE]
+    language_table.cache_clear()
 
 
 def test_alignment_heads_are_those_of_the_generation_config(make_model):

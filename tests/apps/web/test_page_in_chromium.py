@@ -12,12 +12,13 @@ from conftest import CHOICES
 from loopback_client import client_download_space, client_upload
 from pages import generated, needs_runtime
 from services import running
-from translators import make_folder, sure_of
+from translators import CORPUS, DOUBTS, calibrate, make_folder, sure_of
 
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.web.export import export_one_file, export_page
 from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -140,7 +141,8 @@ def test_the_page_of_a_service_translates_with_a_key_in_both_directions(visit, t
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
-    make_folder(folder / "model")
+    calibrate(make_folder(folder / "model"))
+    save_tokenizers(*load_tokenizers(str(folder / "model")), folder / "model", 60, ("en", "de"))
     export_one_file(str(folder / "model"), folder / "page.html", quantize=True)
     return (folder / "page.html").as_uri()
 
@@ -166,6 +168,35 @@ def test_a_page_from_disk_fits_the_screen_and_works_by_keyboard(one_file, visit,
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("#clear")
     assert page.locator("#target").text_content() == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "forced_colors": "active"}])
+def test_doubtful_outputs_are_underlined_and_explained(one_file, visit, options):
+    pytest.importorskip("py3langid")
+    page, learnt = visit(one_file, **options), CORPUS[0]["en"]
+    reasons = {
+        "unlike": "unlike what this model has learnt",
+        "language": "to be in English",
+        "length": "longer than any that this model has learnt from",
+    }
+    translated(page, "\n".join([learnt, *DOUBTS]))
+    titles = [each.get_attribute("title") for each in page.locator("#target .doubtful").all()]
+    for title, doubt in zip(titles, DOUBTS.values(), strict=True):
+        assert title.startswith("The underlined output may be wrong: its sentence ")
+        assert reasons[doubt] in title
+    style = page.locator("#target .doubtful").first.evaluate("(node) => getComputedStyle(node).textDecorationStyle")
+    assert style == "dotted"
+    status = page.get_by_role("status")
+    sync_api.expect(status).to_contain_text("The underlined outputs may be wrong: their sentences ")
+    assert all(reason in status.text_content() for reason in reasons.values())
+    for sentence, doubt in DOUBTS.items():
+        page.fill("#source", sentence)
+        sync_api.expect(status).to_contain_text(reasons[doubt])
+        page.locator("#target .word").first.click()
+        sync_api.expect(status).to_contain_text(": its sentence ")
+    page.fill("#source", learnt)
+    sync_api.expect(status).not_to_contain_text("may be wrong")
+    assert page.locator("#target .doubtful").count() == 0
 
 
 def test_text_typed_during_translation_is_translated(one_file, visit):

@@ -7,12 +7,12 @@ const folder = resolve(process.argv[2]);
 const read = (name) => readFileSync(`${folder}/${name}`);
 const model = JSON.parse(read("model.json"));
 const importBytes = (name) => import(`data:text/javascript;base64,${read(name).toString("base64")}`);
-const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(
+const [ort, { Tokenizer }, { search }, { Confidence }, { Translator }] = await Promise.all(
   model.modules.map((name) => (name.startsWith("runtime/") ? import(`${folder}/${name}`) : importBytes(name))),
 );
 ort.env.wasm.numThreads = 1;
 ort.env.wasm.wasmBinary = read(model.wasm);
-const translator = await Translator.load({ ort, Tokenizer, search }, model, async (name) => read(name));
+const translator = await Translator.load({ ort, Tokenizer, search, Confidence }, model, async (name) => read(name));
 const { texts, cases } = JSON.parse(readFileSync(0));
 const translations = [];
 for (const [sentence, { alignmentHeads = model.alignmentHeads, ...options }] of cases) {

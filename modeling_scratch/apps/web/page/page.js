@@ -3,6 +3,7 @@
 const get = (id) => document.getElementById(id);
 const [source, target, marks, status, loading] = ["source", "target", "marks", "status", "loading"].map(get);
 const WAIT = 120; // milliseconds after the last key press before the model runs
+const CALM = 1000; // milliseconds after the last key press before a warning: an unfinished sentence is often doubtful
 const LOWEST = 0.04; // words with smaller weights are not marked
 
 function element(name, properties = {}, ...children) {
@@ -68,13 +69,17 @@ const base = (tag) => tag?.split("-")[0].toLowerCase();
 
 // Cuts a text into sentences, or into lines for a model without languages, and the parts between them: [text, is a
 // sentence]. Only sentences go to the model.
-function cut(text, { languages, hasSentences, takesAnyText }) {
+function cut(text, { languages, hasSentences, takesAnyText, keptWords }) {
   const found = [];
   const add = (part, isSentence) => part && found.push([part, isSentence]);
   const segmenter = new Intl.Segmenter(base(languages[0]), { granularity: "sentence" });
   const whole = (line) => [{ segment: line, index: 0 }];
+  // Nothing within a kept word ends a sentence; see kept_words.py.
+  const masked = (part) => part.replace(/[^\p{L}\p{N}_{}<>[\]`]/gu, (each) => "x".repeat(each.length));
+  const uncut = (line) => (keptWords ? line.replace(new RegExp(keptWords, "gu"), masked) : line);
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment, index } of hasSentences ? segmenter.segment(line[0]) : whole(line[0])) {
+    for (const { segment: shown, index } of hasSentences ? segmenter.segment(uncut(line[0])) : whole(line[0])) {
+      const segment = line[0].slice(index, index + shown.length);
       const before = segment.length - segment.trimStart().length;
       const sentence = segment.trim();
       add(segment.slice(0, before), false);
@@ -99,6 +104,20 @@ function placed(parts, target) {
     start += text.length;
   });
   return found;
+}
+
+// Why the outputs for some sentences are doubtful, for people; `doubts` are those of confidence.js.
+function warning(doubts, { languages, hasSentences }) {
+  const isOne = doubts.length === 1;
+  const [verb, seem] = isOne ? ["is", "does not seem"] : ["are", "do not seem"];
+  const input = `${isOne ? "its" : "their"} ${hasSentences ? "sentence" : "input"}${isOne ? "" : "s"}`;
+  const reasons = {
+    language: `${seem} to be in ${new Intl.DisplayNames("en", { type: "language" }).of(base(languages[0]) ?? "und")}`,
+    length: `${verb} longer than any that this model has learnt from`,
+    unlike: `${verb} unlike what this model has learnt`,
+  };
+  const found = [...new Set(doubts)].map((doubt) => reasons[doubt]);
+  return `The underlined output${isOne ? "" : "s"} may be wrong: ${input} ${found.join(", or ")}.`;
 }
 
 const shortened = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
@@ -132,7 +151,7 @@ async function copy(text) {
 
 class Page {
   constructor(worker, models) {
-    Object.assign(this, { worker, number: 0, known: new Map(), parts: [], missing: [], text: "" });
+    Object.assign(this, { worker, number: 0, known: new Map(), parts: [], missing: [], text: "", typed: -CALM });
     worker.onmessage = ({ data }) => this.receive(data);
     models.forEach((model, index) => get("direction").append(element("option", { value: index }, model.title)));
     get("directions").hidden = models.length < 2;
@@ -177,6 +196,7 @@ class Page {
     get("key").onchange = () => this.translate();
     source.addEventListener("input", () => {
       get("time").textContent = "";
+      this.typed = performance.now();
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
@@ -234,7 +254,7 @@ class Page {
     if (word) {
       word.classList.add("chosen");
       word.explain();
-      say(word.dataset.from);
+      say([word.dataset.from, word.parentElement.title].filter(Boolean).join(". "));
     } else {
       mark();
       if (before) this.report();
@@ -283,10 +303,17 @@ class Page {
   report() {
     const found = this.parts.filter(({ isSentence }) => isSentence).map((part) => [part, this.known.get(part.text)?.[0]]);
     const wrong = found.find(([, best]) => best?.problem);
+    clearTimeout(this.later);
     target.ariaBusy = String(found.some(([, best]) => !best));
     if (wrong) say(`“${shortened(wrong[0].text)}”: ${wrong[1].problem}`, true);
-    else if (found.some(([, best]) => best?.isCut)) say("An output was cut off at the maximum length.");
-    else say("");
+    else if (target.ariaBusy === "false") {
+      const doubts = found.map(([, best]) => best.doubt).filter(Boolean);
+      const calm = this.typed + CALM - performance.now();
+      if (doubts.length && calm > 0) this.later = setTimeout(() => target.querySelector(".chosen") || this.report(), calm);
+      const notes = doubts.length && calm <= 0 ? [warning(doubts, this.model)] : [];
+      if (found.some(([, best]) => best.isCut)) notes.push("An output was cut off at the maximum length.");
+      say(notes.join(" "));
+    }
     if (this.started !== null && target.ariaBusy === "false") {
       get("time").textContent = `${Math.round(performance.now() - this.started)} ms`;
       this.started = null;
@@ -315,7 +342,8 @@ class Page {
       word.dataset.from = `${text}: ${strongest.map(({ start, end }) => part.text.slice(start, end)).join(", ")}`;
       return word;
     });
-    return element("span", { className: best.isCut ? "cut" : "" }, ...made);
+    const classes = [best.isCut && "cut", best.doubt && "doubtful"].filter(Boolean).join(" ");
+    return element("span", { className: classes, title: best.doubt ? warning([best.doubt], this.model) : "" }, ...made);
   }
 
   // Shows all outputs that were found for the last sentence.

@@ -79,9 +79,82 @@ function words(text, tag) {
 
 const overlaps = ([start, end], [from, to]) => start < to && from < end;
 
+const LEFT_OUT = "\u2060"; // invisible: `clean` removes it, and positions stay
+const LETTER = /[\p{L}\p{N}]/gu;
+const isLetter = (character) => /[\p{L}\p{N}]/u.test(character ?? "");
+const isWhite = (character) => /\s/.test(character ?? "");
+
+// Takes the parts that match `pattern` out of a sentence, as in placement.py. Returns what is left, with LEFT_OUT in
+// their place, and the parts: { start, end }.
+export function takeOut(sentence, pattern) {
+  const kept = pattern ? Array.from(sentence.matchAll(pattern), ({ 0: { length }, index }) => ({ start: index, end: index + length })) : [];
+  const left = sentence.split("");
+  const [first, last] = [kept[0], kept.at(-1)];
+  // The comma in "{name}, come!" and in "Come, {name}!".
+  if (kept.length && !sentence.slice(0, first.start).trim() && ",;:".includes(left[first.end] ?? " ")) first.end++;
+  const [before, after] = kept.length ? [sentence.slice(0, last.start).trimEnd(), sentence.slice(last.end)] : ["", ""];
+  if (before.endsWith(",") && before.length > (kept.at(-2)?.end ?? 0) && !after.match(LETTER)) last.start = before.length - 1;
+  for (const { start, end } of kept) {
+    left.fill(LEFT_OUT, start, end);
+    // No space before a full stop or after a bracket.
+    if (".,;:!?)]}»”…".includes(left[end] ?? " ")) {
+      for (let at = start - 1; left[at] === LEFT_OUT || isWhite(left[at]); at--) left[at] = LEFT_OUT;
+    }
+    if ("([{«„".includes(left[start - 1] ?? " ") && isWhite(left[end])) left[end] = LEFT_OUT;
+  }
+  return [left.join(""), kept];
+}
+
+// Puts kept parts among the words of a translation: after the word that comes from the word before them, at the
+// beginning, or at the end. A part directly after another stays there.
+function putBack(words, kept, sentence, left) {
+  const letters = Array.from(left.matchAll(LETTER), ({ index }) => index);
+  const best = new Map(); // the start of each source word: the translated word in which it has most weight
+  words.forEach(({ from }, index) => {
+    for (const { start, weight } of from) if (!(best.get(start)?.weight >= weight)) best.set(start, { index, weight });
+  });
+  const starts = [...best.keys()].sort((first, second) => first - second);
+  const lastWord = words.findLastIndex(({ isWord }) => isWord);
+  const follows = []; // what is left after each part
+  for (let index = kept.length - 1, end = sentence.length, found; index >= 0; end = kept[index--].start) {
+    found = left.slice(kept[index].end, end).replaceAll(LEFT_OUT, "").trim()[0] ?? found;
+    follows[index] = found;
+  }
+  const at = [[], ...words.map(() => [])]; // the parts at the beginning, and after each word
+  let [passed, place] = [0, -1];
+  kept.forEach(({ start, end }, index) => {
+    while (starts[passed] < start) passed++;
+    if (kept[index - 1]?.end !== start || start < letters[0]) {
+      place = passed ? best.get(starts[passed - 1]).index : -1;
+      while (/^[-–'’]$/.test(words[place + 1]?.text) && words[place + 2]?.isWord) place += 2; // to the end of a compound
+      if (isWhite(sentence[start - 1]) && words[place + 1]?.text[0] === sentence[start - 2]) place++; // after a comma
+      if (start > letters.at(-1)) place = follows[index] ? lastWord : words.length - 1;
+      if (start < letters[0]) place = -1;
+    }
+    at[place + 1].push({ text: sentence.slice(start, end), isWord: true, from: [{ start, end, weight: 1 }] });
+  });
+  const space = { text: " ", isWord: false, from: [] };
+  const made = [];
+  at.forEach((parts, index) => {
+    if (index) made.push(words[index - 1]);
+    for (const part of parts) {
+      const [{ start }] = part.from;
+      const [previous, isAfterPart] = [sentence[start - 1], left[start - 1] === LEFT_OUT];
+      const isBare = isLetter(previous) || isAfterPart || sentence[start] === ","; // no space is needed
+      const isApart = isWhite(previous) || (!isBare && isLetter(made.at(-1)?.text.at(-1)));
+      if (made.length && isApart) made.push(space);
+      made.push(part);
+    }
+    const next = words[index]?.text[0];
+    const behind = sentence[parts.at(-1)?.from[0].end];
+    if (parts.length && ((!index && isWhite(behind)) || isLetter(next))) made.push(space);
+  });
+  return made;
+}
+
 export class Translator {
   // `model` is the content of model.json; `read` returns the bytes of another file of the export, given its name.
-  static async load({ ort, Tokenizer, search }, model, read) {
+  static async load({ ort, Tokenizer, search, Confidence }, model, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
     // With split_special_tokens, the source's tokenizer must take special tokens for plain text.
     const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
@@ -94,7 +167,11 @@ export class Translator {
     };
     const translator = new Translator();
     Object.assign(translator, { ort, search, model, source: await tokenizer("", true) });
+    translator.kept = model.keptWords && new RegExp(model.keptWords, "gu");
     translator.target = await tokenizer(model.hasTargetTokenizer ? "target_tokenizer/" : "", false);
+    const optional = (name) => (model.files.includes(name) ? json(name) : null);
+    const confidence = await optional("confidence.json");
+    translator.confidence = confidence && new Confidence(confidence, await optional("languages.json"));
     const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all" };
     translator.encoder = await ort.InferenceSession.create(await read("encoder.onnx"), options);
     translator.decoder = await ort.InferenceSession.create(await read("decoder.onnx"), options);
@@ -105,11 +182,15 @@ export class Translator {
     return this.source.encode(clean(sentence)).ids;
   }
 
-  // Translates one sentence. Returns the translations, best first: { text, tokens, score, isCut, weights }. `options`
-  // override the model's search settings, such as numBeams.
+  // Translates one sentence. Returns the translations, best first: { text, tokens, score, isCut, weights }, and of the
+  // best { confidence, doubt }, if the model has a confidence.json. `options` override the model's search settings, such
+  // as numBeams.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
-    if (!clean(sentence)) return [{ text: "", tokens: [], score: 0, isCut: false, weights: [] }];
-    const ids = this.encode(sentence);
+    const [left, kept] = takeOut(sentence, this.kept);
+    if (!(kept.length ? left.match(LETTER) : clean(left))) {
+      return [{ text: kept.length ? sentence : "", tokens: [], score: 0, isCut: false, weights: [] }];
+    }
+    const ids = this.encode(left);
     const { longestSource } = this.model;
     if (longestSource !== null && ids.length > longestSource) {
       throw new Error(`The text has ${ids.length} tokens, but the model takes ${longestSource}. Split it.`);
@@ -119,28 +200,39 @@ export class Translator {
     const decoder = new Decoder(this.ort, this.decoder, source, this.model);
     const settings = { ...this.model.search, ...options };
     const found = await this.search(decoder, settings, checkpoint);
-    return found.map(({ tokens, score, weights }) => ({
-      text: decode(this.target, tokens),
+    const [{ tokens, score }] = found;
+    const confidence = this.confidence?.of(ids, tokens.length, score);
+    const doubt = this.confidence?.doubt(confidence, ids, clean(left));
+    return found.map(({ tokens, score, weights }, rank) => ({
+      text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
       tokens,
       score,
       isCut: !settings.endTokens.includes(tokens.at(-1)),
       weights,
+      ...(rank ? {} : { confidence, doubt }),
     }));
   }
 
   // The words of a translation and the parts between them: { text, isWord, from: [{ start, end, weight }] }. `from` are
-  // words of the source; their cross-attention weights are scaled to sum to 1.
-  explain(sentence, { text, tokens, weights }) {
+  // words of the source; their cross-attention weights are scaled to sum to 1. A kept word comes from itself.
+  explain(sentence, { tokens, weights }) {
     const { languages } = this.model;
-    const read = clean(sentence);
-    const sourceSpans = spans(this.source, this.encode(sentence), read);
+    const [left, kept] = takeOut(sentence, this.kept);
+    if (kept.length && !tokens.length) return [{ text: sentence, isWord: false, from: [] }];
+    const text = decode(this.target, tokens);
+    const read = clean(left);
+    const sourceSpans = spans(this.source, this.encode(left), read);
     const targetSpans = spans(this.target, tokens, text);
     const wordsOf = (text) => words(text, languages[0]).filter(([, , isWord]) => isWord);
     // Replaced rather than removed, so that positions stay; unlike others, a soft hyphen does not divide a word.
-    const [sourceWords, shown] = [wordsOf(read), wordsOf(spaced(sentence).replace(INVISIBLE, "\u00ad"))];
-    return words(text, languages[1]).map((word) => {
+    const [sourceWords, shown] = [wordsOf(read), wordsOf(spaced(left).replace(INVISIBLE, "\u00ad"))];
+    const shownEnd = (end) => {
+      while (left[end - 1] === LEFT_OUT) end--;
+      return end;
+    };
+    const made = words(text, languages[1]).map((word) => {
       if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };
-      const from = shown.map(([start, end]) => ({ start, end, weight: 0 }));
+      const from = shown.map(([start, end]) => ({ start, end: shownEnd(end), weight: 0 }));
       targetSpans.forEach((made, step) => {
         if (!overlaps(word, made)) return;
         sourceSpans.forEach((span, place) => {
@@ -153,5 +245,6 @@ export class Translator {
       if (sum) for (const each of from) each.weight /= sum;
       return { text: text.slice(word[0], word[1]), isWord: true, from: from.filter(({ weight }) => weight > 0.02) };
     });
+    return kept.length ? putBack(made, kept, sentence, left) : made;
   }
 }

@@ -21,10 +21,10 @@ const importBytes = (bytes) => import(URL.createObjectURL(new Blob([bytes], { ty
 
 async function load({ model, files }) {
   const imported = model.modules.map((name) => importBytes(files[name]));
-  const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(imported);
+  const [ort, { Tokenizer }, { search }, { Confidence }, { Translator }] = await Promise.all(imported);
   ort.env.wasm.numThreads = 1; // threads need HTTP headers that static servers seldom send
   ort.env.wasm.wasmBinary = files[model.wasm];
-  translator = await Translator.load({ ort, Tokenizer, search }, model, async (name) => files[name]);
+  translator = await Translator.load({ ort, Tokenizer, search, Confidence }, model, async (name) => files[name]);
   postMessage({ loaded: true });
 }
 

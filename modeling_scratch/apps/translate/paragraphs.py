@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...languages import WITHOUT_SPACES, base_language, is_translatable
+from .kept_words import KEPT, KeptWords
 
 # Where sentencex cuts but should not: in names such as .NET or System.IO.File, before parameters in addresses, and
 # after German ordinals ("Im 19. Jahrhundert"), which follow these words.
@@ -50,7 +51,7 @@ def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
 TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 
-def cut(text: str, language: str | None) -> list[Piece]:
+def cut(text: str, language: str | None, kept: KeptWords = KEPT) -> list[Piece]:
     """
     Split a text into sentences; the pieces, joined, are the text. A part without a letter or digit is not a sentence,
     nor is a number before a heading or list item ("1."). Punctuation that directly follows a sentence, such as the
@@ -59,13 +60,14 @@ def cut(text: str, language: str | None) -> list[Piece]:
     Args:
         language: a language tag. sentencex has rules for some 240 languages, and general ones for others. None: the
             text is not in a language, and stays whole.
+        kept: parts that are not cut.
     """
     if language is None:
         whole = text.strip()
         before, _, after = text.partition(whole) if whole else (text, "", "")
         return [Piece(before, whole, after)]
     # sentencex fails on some white space, such as a no-break space before a full stop. This copy has the same length.
-    plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
+    plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in kept.masked(text))
     pieces, start = [], 0
     for part in _rejoined(_segments(plain, base_language(language)), base_language(language)):
         begins, follows = text[start - 1 : start] in ("", "\n"), text[start - 1 : start].strip() != ""
@@ -129,10 +131,11 @@ class Paragraphs:
 
     Args:
         language: a language tag; None: they are not in a language, and stay whole.
+        kept: parts that are not cut.
     """
 
-    def __init__(self, paragraphs: Sequence[str], language: str | None):
-        self.rows = [cut(paragraph, language) for paragraph in paragraphs]
+    def __init__(self, paragraphs: Sequence[str], language: str | None, kept: KeptWords = KEPT):
+        self.rows = [cut(paragraph, language, kept) for paragraph in paragraphs]
         self.sentences = [piece.sentence for row in self.rows for piece in row if piece.sentence]
 
     def translated(self, sentences: Iterable[Translated], language: str | None) -> list[Translated]:
@@ -169,6 +172,7 @@ def translate_paragraphs(
     translate: TranslateParagraphs,
     source_language: str | None,
     target_language: str | None,
+    kept: KeptWords = KEPT,
 ) -> list[Translated]:
     """
     Translate paragraphs sentence by sentence. Languages are tags or None. See `Paragraphs`.
@@ -176,7 +180,7 @@ def translate_paragraphs(
     Args:
         translate: called once, with the sentences of all paragraphs.
     """
-    split = Paragraphs(paragraphs, source_language)
+    split = Paragraphs(paragraphs, source_language, kept)
     return split.translated(translate(split.sentences), target_language)
 
 

@@ -8,7 +8,7 @@ import pytest
 from sentencex import segment
 from translators import SENTENCES, by_hand, lines, run_translate, two_vocabularies
 
-from modeling_scratch.apps.documents.paragraphs import Translated, cut, translate_paragraphs
+from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.commands import translate
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 

@@ -4,9 +4,13 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
-from .marked_text import Atom, Element, Markup, Paragraph
+from ...languages import is_translatable
+from .kept_words import KeptWords
+from .marked_text import Atom, Element, Markup, Paragraph, Text, Token, paragraph_of
 from .paragraphs import Translated, guessed_links
 
 # Escapes text. The second argument has the characters that were entities in the source, with these entities.
@@ -37,6 +41,19 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] == "P" and character not in _PART_OF_WORDS
 
 
+def _without_marks(text: str, low: int, high: int) -> tuple[int, int]:
+    """Remove punctuation and white space from the edges of a range of a text's characters."""
+
+    def is_edge(position: int) -> bool:
+        return _is_mark(text[position]) or text[position].isspace()
+
+    while low < high and is_edge(low):
+        low += 1
+    while low < high and is_edge(high - 1):
+        high -= 1
+    return low, high
+
+
 def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
     """The index, at least `first`, of the number nearest to `wanted` in a sorted list; None if there is none."""
     index = bisect_left(numbers, wanted, first)
@@ -60,6 +77,7 @@ class _Placement:
         self.linked_before = [0]  # how many linked words precede each target word
         for word in range(len(self.target_words)):
             self.linked_before.append(self.linked_before[-1] + (word in linked_targets))
+        self.without_marks = cache(_without_marks)  # since one word of punctuation may have many atoms in it
         self.ranges: dict[int, tuple[int, int]] = {}  # of each element, by id, in target characters
         self.folds = self._placed_folds()
 
@@ -184,22 +202,10 @@ class _Placement:
             # So does punctuation, such as the colon after "**Why?**:".
             low += len(before) * (all(map(_is_mark, before)) and self.target.startswith(before, low, high))
             high -= len(after) * (all(map(_is_mark, after)) and self.target.endswith(after, low, high))
-        inner_low, inner_high = self._without_marks(low, high)
+        inner_low, inner_high = self.without_marks(self.target, low, high)
         if inner_low < inner_high:
             low = low if _is_mark(text[0]) else inner_low
             high = high if _is_mark(text[-1]) else inner_high
-        return low, high
-
-    def _without_marks(self, low: int, high: int) -> tuple[int, int]:
-        """Remove punctuation and white space from the edges of a range of target characters."""
-
-        def is_edge(position: int) -> bool:
-            return _is_mark(self.target[position]) or self.target[position].isspace()
-
-        while low < high and is_edge(low):
-            low += 1
-        while low < high and is_edge(high - 1):
-            high -= 1
         return low, high
 
     # Atoms
@@ -231,15 +237,15 @@ class _Placement:
             return (self.target_words[start - 1][1], False) if start else (0, True)
         if not rest and atom.space_before and not atom.space_after:
             return self.target_words[self._target_of(number + 1)][0], True
-        if begun and rest and all(map(_is_mark, begun)):
+        if begun and rest and atom.at <= self.without_marks(self.source, start, end)[0]:
             low, high = self.target_words[self._target_of(number)]
-            inner = self._without_marks(low, high)[0]
+            inner = self.without_marks(self.target, low, high)[0]
             return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
         if not rest or self.target.endswith(rest, low, high):
             # Directly after the bracket in "see(`a` and b)", it belongs to what follows.
             return high - len(rest), bool(rest) and atom.space_after and not atom.space_before
-        inner = self._without_marks(low, high)[1]
+        inner = self.without_marks(self.target, low, high)[1]
         return (inner if inner > low else high), False
 
     # Writing
@@ -275,11 +281,17 @@ class _Placement:
                 written = "".join(parts[-2:])  # either part may be empty
                 before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
                 before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
-                after = is_before and node.space_after
+                after = (is_before and node.space_after) or self._is_parted(node, position)
                 after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
                 parts.append(" " * before + raw + " " * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
+
+    def _is_parted(self, atom: Atom, position: int) -> bool:
+        """Whether something directly follows an atom, as in "{name}'s", and another word follows in the target."""
+        rest, letters = self.source[atom.at : atom.at + 1].strip(), re.compile(r"\w*").match
+        word = letters(self.target, position)[0]
+        return bool(rest and word) and not atom.space_after and word != letters(self.source, atom.at)[0]
 
     def _element(self, element: Element, low: int, high: int, within: list[Element]) -> str:
         inner = self._render(element.nodes, (element.start, element.end), low, high, [*within, element])
@@ -330,3 +342,128 @@ class _Placement:
             parts.append(self.raw(fold))
             parts += [self.raw(element.open) for element in elements]
         return "".join(parts)
+
+
+# Plain text
+
+
+@dataclass(frozen=True)
+class Restored:
+    """
+    A translation with its kept words.
+
+    Args:
+        sources: for each word of what the model read, and for each kept word (-1, -2, ...), the words of the text.
+        targets: for each word of the translation, and for each kept word, the words of the text with both.
+    """
+
+    text: str
+    sources: dict[int, set[int]]
+    targets: dict[int, set[int]]
+
+    def links(self, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The links between the words of the texts, given those between what the model read and wrote."""
+        sources, targets = ({word: sorted(places[word]) for word in places} for places in (self.sources, self.targets))
+        kept = [(word, word) for word in sources if word < 0]
+        return sorted({pair for first, second in [*links, *kept] for pair in _paired(sources[first], targets[second])})
+
+
+def _paired(first: list[int], second: list[int]) -> Iterator[tuple[int, int]]:
+    """Pairs of two lists in order; the last of the shorter one is in several."""
+    for index in range(max(len(first), len(second))):
+        yield first[min(index, len(first) - 1)], second[min(index, len(second) - 1)]
+
+
+class PlainTexts:
+    """
+    Texts without markup.
+
+    Args:
+        originals: the texts.
+        kept: what stays in them; None: nothing.
+
+    Attributes:
+        texts: what the model reads of them: all but the kept words; nothing where there is nothing else to translate.
+    """
+
+    def __init__(self, originals: Sequence[str], kept: KeptWords | None):
+        self.originals, self.texts = originals, list(originals)
+        self._parts: dict[int, list[Token]] = {}  # of texts with kept words, which are atoms
+        self._paragraphs: dict[int, Paragraph] = {}
+        for index, text in enumerate(originals):
+            if kept and (spans := kept.spans(text)):
+                self._parts[index] = _parts(text, spans)
+                self._paragraphs[index] = paragraph_of(self._parts[index], None)
+                plain = self._paragraphs[index].text
+                self.texts[index] = plain if is_translatable(plain) else ""
+
+    @property
+    def places(self) -> Collection[int]:
+        """The indices of texts with kept words."""
+        return self._parts.keys()
+
+    def restored(self, index: int, translated: Translated) -> Translated:
+        """A translation with the kept words of its text, and the links between the words of both."""
+        if index not in self._parts:
+            return translated
+        if not self.texts[index]:
+            return Translated(self.originals[index].strip())
+        links = translated.links or guessed_links(self.texts[index], translated.text)
+        found = self.restore(index, replace(translated, links=links))
+        return Translated(found.text, found.links(links))
+
+    def restore(self, index: int, translated: Translated) -> Restored:
+        """The same with the places of all words, for a text with kept words and others."""
+        paragraph = self._paragraphs[index]
+        numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}
+        read = [(part.raw, numbers.get(id(part))) for part in self._parts[index]]
+        written: list[tuple[str, int | None]] = []
+
+        def write(text: str, _) -> str:
+            written.append((text, None))
+            return text
+
+        def raw(markup: Markup) -> str:
+            written.append((markup.raw, numbers[id(markup)]))
+            return markup.raw
+
+        text = placed(paragraph, translated, write, raw)
+        return Restored(
+            text, _places(read, paragraph.text, self.originals[index]), _places(written, translated.text, text)
+        )
+
+
+def _parts(text: str, spans: list[tuple[int, int]]) -> list[Token]:
+    """
+    A text with its kept words as atoms. A comma after the first, as in "{name}, come!", or before the last, as in
+    "Come, {name}!", is part of it: without the word, there would be no comma.
+    """
+    (start, end), last = spans[0], spans[-1]
+    if not text[:start].strip() and text[end : end + 1] in (",", ";", ":"):
+        spans = [(start, end + 1), *spans[1:]]
+    before = text[: last[0]].rstrip()
+    if before.endswith(",") and not is_translatable(text[last[1] :]) and (len(spans) < 2 or len(before) > spans[-2][1]):
+        spans = [*spans[:-1], (len(before) - 1, spans[-1][1])]
+    parts: list[Token] = []
+    done = 0
+    for start, end in spans:
+        parts += [Text(text[done:start], text[done:start]), Markup("atom", text[start:end])]
+        done = end
+    return [*parts, Text(text[done:], text[done:])]
+
+
+def _places(parts: Sequence[tuple[str, int | None]], plain: str, whole: str) -> dict[int, set[int]]:
+    """
+    The words of a whole text that hold the characters of each word of the plain one and of each kept word.
+
+    Args:
+        parts: of the whole text, each with the number of a kept word or None. Their white space does not count.
+        plain: the text without kept words.
+    """
+    words = (index for index, word in enumerate(plain.split()) for _ in word)
+    origins = [next(words) if kept is None else kept for part, kept in parts for _ in "".join(part.split())]
+    holders = (index for index, word in enumerate(whole.split()) for _ in word)
+    found: dict[int, set[int]] = defaultdict(set)
+    for origin, holder in zip(origins, holders, strict=True):
+        found[origin].add(holder)
+    return found

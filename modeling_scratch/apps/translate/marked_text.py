@@ -7,13 +7,8 @@ from itertools import groupby
 from typing import ClassVar, Literal
 
 from ...languages import is_translatable
+from .kept_words import ADDRESSES, KeptWords
 
-# Addresses, references to footnotes, checkboxes of task lists: they are never translated.
-_PROTECTED = re.compile(
-    r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
-    r"""(?:\([^\s<>"()]*\)|[\w/])|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
-    r"""|\[\^[^\[\]\s]+\]:?|\[[ xX]\](?=\s)"""
-)
 _MAX_DEPTH = 50  # of nested elements
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
@@ -21,7 +16,12 @@ _OPENING = "([{«„"
 
 def has_language(text: str) -> bool:
     """Whether a text has letters or digits outside addresses, references to footnotes and checkboxes."""
-    return is_translatable(_PROTECTED.sub("", text))
+    done, spans = 0, ADDRESSES.spans(text)
+    for start, end in [*spans, (len(text), len(text))]:
+        if is_translatable(text[done:start]):
+            return True
+        done = end
+    return False
 
 
 @dataclass(frozen=True)
@@ -162,19 +162,19 @@ def _is_white(token: Token) -> bool:
     return token.kind == "fold" or (token.kind == "text" and not token.plain.strip())
 
 
-def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
-    """Make a paragraph of a unit's tokens."""
+def paragraph_of(tokens: Iterable[Token], kept: KeptWords | None = ADDRESSES) -> Paragraph:
+    """Make a paragraph of a unit's tokens, in which kept words are atoms. `kept` is None if they already are."""
     builder = _Builder()
     for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
         if is_text:
-            _add_texts(list(run), builder)
+            _add_texts(list(run), builder, kept)
         else:
             for markup in run:
                 builder.add_markup(markup)
     return builder.finished()
 
 
-def _add_texts(texts: list[Text], builder: "_Builder") -> None:
+def _add_texts(texts: list[Text], builder: "_Builder", kept: KeptWords | None) -> None:
     """Add adjacent texts together, since an address that contains entities or escapes consists of several."""
     plain = "".join(text.plain for text in texts)
     raws: list[str] = []  # as each character of the plain text is written
@@ -185,12 +185,12 @@ def _add_texts(texts: list[Text], builder: "_Builder") -> None:
         if not is_same and text.raw.startswith("&") and not is_common:
             # Without a semicolon, a letter or digit after it would become part of it.
             builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
-    end = 0
-    for match in _PROTECTED.finditer(plain):
-        builder.add_text(plain[end : match.start()])
-        builder.add_markup(Markup("atom", "".join(raws[match.start() : match.end()])))
-        end = match.end()
-    builder.add_text(plain[end:])
+    done = 0
+    for start, end in kept.spans(plain) if kept else ():
+        builder.add_text(plain[done:start])
+        builder.add_markup(Markup("atom", "".join(raws[start:end])))
+        done = end
+    builder.add_text(plain[done:])
 
 
 class _Builder:

@@ -1,0 +1,109 @@
+"""The parts of a text that translators keep as they are: placeholders, addresses, mentions, tags, versions, code."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...errors import UserError
+
+# The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" stands only in
+# sets. They take linear time: none can begin twice in what another attempt has read without ending there.
+_LETTER = r"[^\W\d_]"
+_ADDRESSES = (
+    r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
+    r"""(?:\([^\s<>"()]*\)|[\w/])""",
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*[\w]",
+    r"\[\^[^\[\]\s]+\]:?",  # references to footnotes
+    r"\[[ xX]\](?=\s)",  # checkboxes of task lists
+)
+_PLACEHOLDERS = (
+    r"\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} {% tag %}
+    r"[$#%]\{[^{}]*\}",  # ${name} #{name} %{name}
+    r"""\{[^\s{},;|"]*\}""",  # {name} {0:.2f} {}
+    r"\{\s*[\w.]+\s*,\s*(?:date|duration|number|ordinal|spellout|time)(?:\s*,[^{}]*)?\s*\}",  # {n, number}
+    r"\{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,(?:[^{}]|\{[^{}]*\})*\}",  # {n, plural, one {# file}}
+    r"%%|%[0-9]+\$[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[A-Za-z@]",  # %1$s
+    rf"%\((?:{_LETTER}|_)[\w.]*\)[-+0#]*[0-9]*(?:\.[0-9]+)?[A-Za-z]",  # %(name)s
+    r"(?<![0-9%])%[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcsSp@](?![\w])",  # %s %.2f %@
+    r"\$t\([^()]*\)",  # $t(key)
+    r"\[X[0-9]+X\]",  # [X4X], by which clients such as Weblate replace their own
+    r"<[A-Za-z0-9][^<>]*/>",  # <x id="1"/>
+)
+_NAMES = (
+    rf"(?<![\w@./+-])@_*{_LETTER}[\w]*(?:[./-][\w]+)*(?:@[\w-]+(?:\.[\w-]+)+)?",  # @name @name@example.org
+    rf"(?<![\w&#/])#{_LETTER}[\w]*",  # #tag
+    r"(?<![\w:])(?::(?:[a-z][a-z0-9_+-]+|[+-]1|100):)+(?![\w:])",  # :smile:
+    r"(?<![\w.])[vV][0-9]+(?:\.[0-9]+)+(?:[-.]?(?:alpha|beta|dev|rc)\.?[0-9]*)?(?![\w])",  # v1.2.3
+    r"(?<![\w`])`[^\s`](?:[^`\n]*[^\s`])?`(?![\w`])|(?<![\w`])``[^\s`](?:[^`\n]*[^\s`])?``(?![\w`])",  # `code`
+)
+_CUE = re.compile(r"[{}%$\[\]<>@#:`]|[vV][0-9]|www\.")  # in every match of the above, to skip other texts quickly
+
+
+@dataclass(frozen=True)
+class KeptWords:
+    """
+    What stays as it is in texts.
+
+    Args:
+        known: one of the two sets of patterns in this module.
+        patterns: further patterns.
+        literals: further strings. A letter or digit at their edge is also at the edge of a word.
+    """
+
+    known: re.Pattern[str]
+    patterns: tuple[re.Pattern[str], ...] = ()
+    literals: tuple[str, ...] = ()
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where the kept parts of a text start and end, in order. Parts that overlap are one."""
+        patterns = (self.known, *self.patterns) if _CUE.search(text) else self.patterns
+        found = [match.span() for pattern in patterns for match in pattern.finditer(text)]
+        found += [span for literal in self.literals for span in _occurrences(literal, text)]
+        spans: list[tuple[int, int]] = []
+        for start, end in sorted(each for each in found if each[0] < each[1]):
+            if spans and start < spans[-1][1]:
+                spans[-1] = spans[-1][0], max(end, spans[-1][1])
+            else:
+                spans.append((start, end))
+        return spans
+
+    def masked(self, text: str) -> str:
+        """A copy, of the same length, in which nothing within a kept part divides words or sentences."""
+        parts, done = [], 0
+        for start, end in self.spans(text):
+            parts += [text[done:start], _DIVIDER.sub("x", text[start:end])]
+            done = end
+        return "".join(parts) + text[done:]
+
+
+_DIVIDER = re.compile(r"[^\w{}<>\[\]`]")
+ADDRESSES = KeptWords(re.compile("|".join(_ADDRESSES)))  # what stays in documents of every model
+KEPT = KeptWords(re.compile("|".join((*_ADDRESSES, *_PLACEHOLDERS, *_NAMES))))  # what stays in translations
+
+
+def own_pattern(pattern: str) -> re.Pattern[str]:
+    """A regular expression for `KeptWords`. Raises UserError if it is not valid."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"--keep {pattern}: not a regular expression: {error}") from None
+
+
+def in_javascript(kept: KeptWords = KEPT) -> str:
+    """The source of the known patterns for `RegExp` with the flag u."""
+    return kept.known.pattern.replace(_LETTER, r"[\p{L}\p{Nl}\p{No}]").replace(r"\w", r"\p{L}\p{N}_")
+
+
+def _occurrences(literal: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where a string occurs, except within longer words of scripts that separate words."""
+    start = text.find(literal)
+    while literal and start >= 0:
+        end = start + len(literal)
+        if not (_is_joined(text[start - 1 : start + 1]) or _is_joined(text[end - 1 : end + 1])):
+            yield start, end
+        start = text.find(literal, end)
+
+
+def _is_joined(pair: str) -> bool:
+    """Whether two characters are within a word of a script with capitals, such as Latin, or of a number."""
+    return len(pair) == 2 and all(each.isdigit() or each.lower() != each.upper() for each in pair)

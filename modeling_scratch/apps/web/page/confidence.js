@@ -1,0 +1,100 @@
+// How far to trust an output, as in model/confidence.py; and why an output is doubtful.
+
+const DOUBTFUL = 0.5; // below this
+const HASHES = 4;
+const LOWEST = -1e6; // log-probability, in place of minus infinity
+const FARTHEST = 30; // from the threshold, in scales
+const CLEARLY = Math.log(10) / 2; // per square root of a byte; measured with py3langid, which divides likewise
+
+const unpacked = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+const latin = new TextDecoder("latin1"); // one character for each byte
+
+// A hash of a 32-bit number: the finalizer of MurmurHash3.
+function mixed(number) {
+  number = Math.imul(number ^ (number >>> 16), 0x85ebca6b);
+  number = Math.imul(number ^ (number >>> 13), 0xc2b2ae35);
+  return (number ^ (number >>> 16)) >>> 0;
+}
+
+// A set of pairs of tokens, as a Bloom filter.
+class PairSet {
+  constructor(bits) {
+    this.bits = bits;
+  }
+
+  has(first, second) {
+    const start = mixed(mixed(first + 2) ^ second);
+    const step = (mixed(start ^ 0x9e3779b9) | 1) >>> 0;
+    for (let number = 0; number < HASHES; number++) {
+      const place = (start + number * step) % (8 * this.bits.length);
+      if (!((this.bits[Math.floor(place / 8)] >> (place % 8)) & 1)) return false;
+    }
+    return true;
+  }
+}
+
+// Tells whether a text is in another language than `source`; see language_table.py.
+export class LanguageTable {
+  constructor({ source, languages, step, sequences }) {
+    Object.assign(this, { source: languages.indexOf(source), count: languages.length, step, weights: new Map(), longest: 0 });
+    const bytes = unpacked(sequences);
+    const letters = latin.decode(bytes);
+    for (let place = 0; place < bytes.length; ) {
+      const middle = place + 1 + bytes[place]; // a sequence, and its weights, each after its length
+      const end = middle + 1 + bytes[middle];
+      this.weights.set(letters.slice(place + 1, middle), bytes.subarray(middle + 1, end));
+      this.longest = Math.max(this.longest, bytes[place]);
+      place = end;
+    }
+  }
+
+  isForeign(text) {
+    const isUpper = text === text.toUpperCase() && text !== text.toLowerCase();
+    const bytes = latin.decode(new TextEncoder().encode((isUpper ? text.toLowerCase() : text).normalize("NFC")));
+    const counts = new Map(); // of the longest known sequence that ends at each byte
+    for (let end = 1; end <= bytes.length; end++) {
+      for (let start = Math.max(0, end - this.longest); start < end; start++) {
+        const weights = this.weights.get(bytes.slice(start, end));
+        if (!weights) continue;
+        counts.set(weights, (counts.get(weights) ?? 0) + 1);
+        break;
+      }
+    }
+    const scores = new Float64Array(this.count);
+    for (const [weights, count] of counts) {
+      for (const each of weights) scores[each >> 2] += Math.log1p(count) * this.step * ((each & 3) + 1);
+    }
+    return Math.max(...scores) - scores[this.source] > CLEARLY * Math.sqrt(bytes.length);
+  }
+}
+
+export class Confidence {
+  // The contents of confidence.json and, if the page has it, languages.json.
+  constructor({ signals, longest_source, known }, table) {
+    Object.assign(this, { signals, longest: longest_source, known: new PairSet(unpacked(known)) });
+    this.table = table && new LanguageTable(table);
+  }
+
+  // `ids` are the source's tokens with the end token; `length` is the number of target tokens, of which
+  // `logProbability` is that of the whole.
+  of(ids, length, logProbability) {
+    const found = {
+      mean_log_probability: Math.max(logProbability, LOWEST) / length,
+      known_pairs: ids.filter((id, index) => this.known.has(ids[index - 1] ?? -1, id)).length / ids.length,
+    };
+    const distances = Object.entries(this.signals).map(([name, [least, scale]]) => (found[name] - least) / scale);
+    const number = 1 / (1 + Math.exp(-Math.max(Math.min(...distances), -FARTHEST)));
+    return this.isLonger(ids) ? Math.min(number, (DOUBTFUL * this.longest) / ids.length) : number;
+  }
+
+  isLonger(ids) {
+    return this.longest !== null && ids.length > this.longest;
+  }
+
+  // Why the output for a text is doubtful, as in texts.py: "language", "length" or "unlike"; undefined if it is not.
+  doubt(confidence, ids, text) {
+    if (confidence >= DOUBTFUL) return undefined;
+    if (this.table?.isForeign(text)) return "language";
+    return this.isLonger(ids) ? "length" : "unlike";
+  }
+}
