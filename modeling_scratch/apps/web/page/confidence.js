@@ -3,6 +3,7 @@
 const DOUBTFUL = 0.5; // below this
 const HASHES = 4;
 const LOWEST = -1e6; // log-probability, in place of minus infinity
+const MORE = 3; // tokens that are known are added to each source
 const FARTHEST = 30; // from the threshold, in scales
 const CLEARLY = Math.log(10) / 2; // per square root of a byte; measured with py3langid, which divides likewise
 
@@ -16,14 +17,14 @@ function mixed(number) {
   return (number ^ (number >>> 16)) >>> 0;
 }
 
-// A set of pairs of tokens, as a Bloom filter.
-class PairSet {
+// A set of n-grams of tokens, as a Bloom filter.
+class NgramSet {
   constructor(bits) {
     this.bits = bits;
   }
 
-  has(first, second) {
-    const start = mixed(mixed(first + 2) ^ second);
+  has(...tokens) {
+    const start = tokens.reduce((hash, token) => mixed(hash ^ (token + 2)), 0);
     const step = (mixed(start ^ 0x9e3779b9) | 1) >>> 0;
     for (let number = 0; number < HASHES; number++) {
       const place = (start + number * step) % (8 * this.bits.length);
@@ -71,16 +72,21 @@ export class LanguageTable {
 export class Confidence {
   // The contents of confidence.json and, if the page has it, languages.json.
   constructor({ signals, longest_source, known }, table) {
-    Object.assign(this, { signals, longest: longest_source, known: new PairSet(unpacked(known)) });
+    Object.assign(this, { signals, longest: longest_source, known: new NgramSet(unpacked(known)) });
     this.table = table && new LanguageTable(table);
   }
 
   // `ids` are the source's tokens with the end token; `length` is the number of target tokens, of which
   // `logProbability` is that of the whole.
   of(ids, length, logProbability) {
+    let known = 0; // pairs and triples
+    ids.forEach((id, index) => {
+      const [first, second] = [ids[index - 2] ?? -1, ids[index - 1] ?? -1];
+      known += this.known.has(second, id) + this.known.has(first, second, id);
+    });
     const found = {
       mean_log_probability: Math.max(logProbability, LOWEST) / length,
-      known_pairs: ids.filter((id, index) => this.known.has(ids[index - 1] ?? -1, id)).length / ids.length,
+      known_ngrams: (known / 2 + MORE) / (ids.length + MORE),
     };
     const distances = Object.entries(this.signals).map(([name, [least, scale]]) => (found[name] - least) / scale);
     const number = 1 / (1 + Math.exp(-Math.max(Math.min(...distances), -FARTHEST)));
