@@ -175,7 +175,7 @@ def test_a_rule_at_the_beginning_is_no_front_matter():
         ('- <div\n  title="One two">\n  Some\n  text</div>\n\n> > <p>a</p>', ["Some text", "a", "One two"]),
         # Markers of alerts, ids of headings, and attributes.
         ("> [!NOTE]\n> Some text\n> here.", ["Some text here."]),
-        ("# A title {#a_title_x}\n\nSee {#id} x.", ["A title", "See {#id} x."]),
+        ("# A title {#a_title_x}\n\nSee {#id} x.", ["A title", "See x."]),
         ("# Dogs\n{: .x }\n\n{: .y }\nWe go.\n{:.z}\n\n1. Cats\n{:toc}", ["Dogs", "We go.", "Cats"]),
         ("A [dog](u){: .x } and ![cat](v){ width=3 } `c`{.py} are *old*{: #z}.", ["A dog and are old.", "cat"]),
         # Labels in code.
