@@ -2,11 +2,15 @@
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
+
+from ...errors import UserError
 
 # None of these patterns reads past the next beginning of what it matches, so that they take linear time.
 _LINE_END = r"\n(?![ \t]*\n)"  # within a paragraph
@@ -27,11 +31,12 @@ _VALUE = rf"\"[^\"\n]*\"|'[^'\n]*'|{_BRACES}"
 _COMPONENT = rf"</?[A-Z](?=\w*[a-z])[\w.]*+(?:\s+(?:[\w:.@-]+(?:=(?:{_VALUE}))?|{_BRACES}))*+\s*+/?>"
 _MARKDOWN_IN_HTML = r"<\w+(?=[^<>\n]*\smarkdown\b)[^<>\n]*>"
 # LaTeX: between $ on one line without an ordinary word, which distinguishes it from sums of money; between $$ with a
-# \, ^, _ or =; between \( and \) or \[ and \] with one of these or without adjacent letters.
+# \, ^, _ or =; between \( and \) or \[ and \], which may be escaped brackets, with one of these or without a word.
 _WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
 _FORMULA = (
     rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
-    rf"|\\{{1,2}}[(\[](?:(?![^\W\d_]{{2}}|\\[()\[\]])(?s:.))*\\{{1,2}}[)\]]"
+    rf"|\\{{1,2}}\((?:(?!{_WORD}|\\[()])(?s:.))*\\{{1,2}}\)"
+    r"|\\{1,2}\[(?:(?![^\W\d_]{2}|\\[\[\]])(?s:.))*\\{1,2}\]"
     r"|\\{1,2}[(\[](?=(?:(?!\\[()\[\]])(?s:.))*?(?:[\^_=]|\\[A-Za-z]))(?:(?!\\[()\[\]])(?s:.))*\\{1,2}[)\]]"
 )
 _ENVIRONMENTS = r"((?:align|alignat|equation|eqnarray|flalign|gather|multline)\*?)"
@@ -99,19 +104,22 @@ _COMPILED = {
     first: [(kind, re.compile(pattern + r"[ \t]*$" * (kind != "item"), re.MULTILINE)) for kind, pattern in rows]
     for first, rows in _LINES.items()
 }
+MAX_DEPTH = 50  # of nested blocks; a list has two blocks, itself and its item
 _DESTINATION = re.compile(rf"(?:[^\s(){{}}<>]|{_TEMPLATE})+")
 
 
 def add_dialects(parser: MarkdownIt) -> None:
     """
     Add rules: blocks of type "line", whose `meta` has the range of characters and that of the text in it, and "mdx" in
-    the environment if there are imports or exports; "kept" and "pair" in text; templates in addresses.
+    the environment if there are imports or exports; "kept" and "pair" in text; templates in addresses. The environment
+    must have "lines before", the number of lines before the text, for messages.
     """
     parser.block.ruler.before(
         "table", "line", _line, {"alt": ["paragraph", "reference", "blockquote", "list", "table"]}
     )
     parser.inline.ruler.before("escape", "kept", _kept)
     parser.inline.ruler.before("escape", "pair", _pair)
+    parser.block.tokenize = partial(_tokenize, parser.block.tokenize)
     default = parser.helpers.parseLinkDestination
 
     def destination(text: str, start: int, end: int):
@@ -122,6 +130,14 @@ def add_dialects(parser: MarkdownIt) -> None:
 
     parser.helpers = SimpleNamespace(**{name: getattr(parser.helpers, name) for name in parser.helpers.__all__})
     parser.helpers.parseLinkDestination = destination
+
+
+def _tokenize(tokenize: Callable, state: StateBlock, first: int, last: int) -> None:
+    """The parser's function, which would leave out what is nested too deeply, and sometimes all that follows."""
+    if state.level >= MAX_DEPTH:
+        line = state.env["lines before"] + first + 1
+        raise UserError(f"line {line:,}: lists, quotes and other blocks are nested more than {MAX_DEPTH} deep")
+    tokenize(state, first, last)
 
 
 def _line(state: StateBlock, first: int, last: int, silent: bool) -> bool:

@@ -10,7 +10,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ...languages import is_translatable
-from .dialects import PAIRS, add_dialects
+from .dialects import MAX_DEPTH, PAIRS, add_dialects
 from .document import Document
 from .html import html_tokens, is_footnote, with_protected_merged, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
@@ -33,7 +33,13 @@ _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
 
 
 def read_markdown(text: str) -> Document:
-    """Read CommonMark with tables and strikethrough. Titles, and descriptions of images, are translated too."""
+    """
+    Read CommonMark with tables, strikethrough and what `dialects` adds. Titles, and descriptions of images, are
+    translated too.
+
+    Raises:
+        UserError: blocks are nested more than 50 deep.
+    """
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
     regions = list(_Reader(text, begin).regions())
 
@@ -145,13 +151,15 @@ class _Reader:
 
     def _blocks(self) -> tuple[list[Block], dict]:
         """The blocks of the text, and their references. In MDX, indented text is not code."""
-        env: dict = {}
+        env: dict = {"lines before": self.text.count("\n", 0, self.begin)}
         # The parser would replace these characters; spaces keep the length.
         text = self.text[self.begin :].replace("\r", " ").replace("\0", " ")
+        nesting = self.parser.options["maxNesting"]
+        self.parser.options["maxNesting"] = MAX_DEPTH + 1
         blocks = self.parser.parse(text, env)
         if "mdx" in env and any(block.type == "code_block" for block in blocks):
-            self.parser.disable("code")
-            blocks = self.parser.parse(text, env)
+            blocks = self.parser.disable("code").parse(text, env)
+        self.parser.options["maxNesting"] = nesting  # within text, where more would take more time
         return blocks, env
 
     def _line(self, meta: dict, env: dict) -> tuple[int, int, Region]:

@@ -17,6 +17,8 @@ from mdit_py_plugins.subscript import sub_plugin
 from mdit_py_plugins.superscript import superscript_plugin
 from stand_ins import changed
 
+from modeling_scratch.errors import UserError
+
 # A page of each dialect, whose text is in lower case and whose markup says "Kept" or is in capitals where it could be
 # taken for text; and the paragraphs that are read from it.
 PAGES = {
@@ -334,3 +336,43 @@ def test_all_text_is_translated_and_everything_else_stays(name):
 def test_other_readers_find_the_same_structure_in_the_translation(name, change, structure):
     page, _ = PAGES[name]
     assert structure(changed(page, "markdown", change)[0]) == structure(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        # Not markup, or not of these kinds.
+        ("a == b and c == d", ["a == b and c == d"]),
+        ("~5 and ~6, a ^ b ^ c, 12:30:45", ["~5 and ~6, a ^ b ^ c, 12:30:45"]),
+        ("see \\[one\\] and \\(xy\\)", ["see [one] and"]),
+        ("import duties from here.", ["import duties from here."]),
+        ("one\ntwo === three", ["one two === three"]),
+        ("!!! how nice !!!", ["!!! how nice !!!"]),
+        ("C++ and D++ {", ["C++ and D++ {"]),
+        ("```\n::: a\n!!! b\n{{ c }}\n```\n\n    ::: d\n", []),
+        ("<DIV>\n<P>one\n</DIV>", ["one"]),
+        # What a template has within it.
+        ("{{ a | b * c }} one *two* {% if d * e %}", ["one two"]),
+        ('![one]({{ a }}/b.png "two") [three][r]\n\n[r]: {{ site.a }}/b', ["three", "one", "two"]),
+        # Attributes, and expressions in them.
+        ('<Aa title={t("one two")} label="three">\nfour\n</Aa>', ["four", "three"]),
+        ("**one**{ .a } [two]{.b} `c`{.d}", ["one two"]),
+        # Without MDX, indented text is code.
+        ("<Aa>\n    one\n</Aa>", []),
+        ("export const a = 1\n\n<Aa>\n    one\n</Aa>", ["one"]),
+        # Lines of a quote.
+        ("> one\n::: a\ntwo\n:::", ["one", "two"]),
+        ('> !!! a "one"\n>     two\n>\n>     three\n> four\n', ["one", "two", "three", "four"]),
+        ("> {{< a\n> b >}}\n> one", ["one"]),
+    ],
+)
+def test_what_is_read_and_that_everything_else_stays(text, read):
+    assert changed(text, "markdown") == (text, read)
+
+
+def test_blocks_may_be_nested_up_to_a_limit():
+    page = "".join(f"{'  ' * depth}- one\n" for depth in range(24)) + "\ntwo\n"
+    assert changed(page, "markdown", str.upper)[0] == page.upper()
+    for page in ("> " * 1000 + "one", "".join(f"{'    ' * depth}!!! a\n" for depth in range(1000))):
+        with pytest.raises(UserError, match=r"^line \d+: .* nested more than 50 deep$"):
+            changed(f"---\na: b\n---\n{page}", "markdown")
