@@ -51,11 +51,10 @@ _KEPT = re.compile(
     r"|(?<![\w+])\+\+[\w-]+(?:\+[\w-]+)*\+\+(?![\w+])"  # keys
     r"|%%(?:(?!%%)(?s:.))+%%"  # comments of Obsidian
 )
-# In text: around words, which the group contains.
+# In text: around words, which the group contains. These begin and end before emphasis does.
 PAIRS = re.compile(
-    r"==(?=[^\s=])((?:(?!==)(?s:.))+)(?<=[^\s=])==(?!=)"
-    r"|\^([^\s^\[\]]+)\^"
-    r"|~(?=[^\s~])([^~]+)(?<=\S)~(?!~)"
+    r"(?<![A-Za-z0-9_=)\]])==(?=[^\s=])((?:(?!==)[^*]|\*+(?:(?!==)[^*])+\*+)+)(?<=[^\s=])==(?![A-Za-z0-9_=])"
+    r"|\^([^\s^*\[\]]+)\^"
     r"|\[\[[^\[\]\n|]+\|([^\[\]\n]*)\]\]"
     r"|\[([^\[\]\n]+)\]\{[^{}\n]*\}"
 )

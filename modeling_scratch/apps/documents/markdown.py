@@ -88,7 +88,8 @@ class _Reader:
         self.text, self.begin = text, begin
         # Where each line starts.
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
-        self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        options = {"strikethrough_single_tilde": True}  # which are subscripts elsewhere
+        self.parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
         add_dialects(self.parser)
         # Addresses of every kind are accepted, since nothing is rendered.
         self.parser.validateLink = lambda url: True

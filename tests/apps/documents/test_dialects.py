@@ -342,7 +342,8 @@ def test_other_readers_find_the_same_structure_in_the_translation(name, change, 
     ("text", "read"),
     [
         # Not markup, or not of these kinds.
-        ("a == b and c == d", ["a == b and c == d"]),
+        ("a == b and c == d, if a==b or (a)==c: **==d** e==", ["a == b and c == d, if a==b or (a)==c: ==d e=="]),
+        ("**~1 cat** and **~2 dogs**", ["~1 cat and ~2 dogs"]),
         ("~5 and ~6, a ^ b ^ c, 12:30:45", ["~5 and ~6, a ^ b ^ c, 12:30:45"]),
         ("see \\[one\\] and \\(xy\\)", ["see [one] and"]),
         ("import duties from here.", ["import duties from here."]),
