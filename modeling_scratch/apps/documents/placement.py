@@ -317,15 +317,20 @@ class _Placement:
         the one between the translations of the words beside it or, if they are apart, after that of the first.
         """
         pairs = enumerate(zip(self.target_words, self.target_words[1:], strict=False))
-        free = [word for word, ((_, end), (start, _)) in pairs if start == end + 1]
-        spaces: dict[int, str] = {}
+        possible = [word for word, ((_, end), (start, _)) in pairs if start == end + 1]
+        wanted: list[tuple[int, str]] = []
         for at, space in self.paragraph.spaces:
             number = bisect_left(self.source_words, at, key=lambda span: span[0]) - 1
             before, after = (self.targets_of.get(each, set()) for each in (number, number + 1))
             between = [word for word in before if word + 1 in after] + [word for word in after if word + 1 in before]
-            index = _nearest(free, min(between, default=self._target_of(number, is_last=True)))
-            if index is not None:
-                spaces[self.target_words[free.pop(index)][1]] = space
+            wanted.append((min(between, default=self._target_of(number, is_last=True)), space))
+        spaces: dict[int, str] = {}
+        index = -1
+        for word, space in sorted(wanted, key=lambda each: each[0]):
+            index = _nearest(possible, word, index + 1)
+            if index is None:
+                break  # there are fewer words
+            spaces[self.target_words[possible[index]][1]] = space
         return spaces
 
     def _placed_folds(self) -> dict[int, list[Markup]]:
