@@ -49,7 +49,7 @@ _KEPT = re.compile(
     r"|\^\[[^\[\]\n]+\]"  # footnotes
     r"|(?<![\w:]):(?=[\w+-]*[A-Za-z+-])[\w+-]+:(?![\w:])"  # icons
     r"|(?<![\w+])\+\+[\w-]+(?:\+[\w-]+)*\+\+(?![\w+])"  # keys
-    r"|%%(?:(?!%%)(?s:.))+%%"  # comments of Obsidian
+    r"|(?<![\w%])%%(?:(?!%%)(?s:.))+%%"  # comments of Obsidian
 )
 # In text: around words, which the group contains. These begin and end before emphasis does.
 PAIRS = re.compile(
@@ -76,7 +76,7 @@ _LINES: dict[str, list[tuple[str, str]]] = {
     "=": [("body", r'===[+!]{0,2}[ \t]+"(?P<text>.*)"')],
     # Alerts and callouts; footnotes; tables of contents.
     "[": [
-        ("begin", r"\[!\w+(?:\|[^\[\]\n]*)?\][-+]?(?P<text>.*)"),
+        ("begin", r"\[!\w+(?:\|[^\[\]\n]*)?\][-+]?(?![(\[])(?P<text>.*)"),
         ("item", r"\[\^[^\[\]\s]+\]:[ \t]*"),
         ("line", r"\[\[?_?(?i:toc)_?\]\]?"),
     ],
@@ -94,7 +94,7 @@ _LINES: dict[str, list[tuple[str, str]]] = {
     "e": [
         (
             "begin",
-            r"export[ \t]+(?:(?:default|const|let|var|function|async|class|type|interface|enum)\b|[*{])"
+            r"export[ \t]+(?:default\b|[*{]|(?:async|class|const|enum|function|interface|let|type|var)\b.*[=({])"
             rf"(?:.|{_LINE_END})*",
         )
     ],
