@@ -155,13 +155,13 @@ def _line(state: StateBlock, first: int, last: int, silent: bool) -> bool:
     if silent:
         return True
     token = state.push("item_open" if kind == "item" else "line", "", int(kind == "item"))
-    token.map = [first, after]
+    token.map, token.markup = [first, after], state.src[begin]
     if kind == "item":
         _item(state, first, last, match.end())
         return True
     text = match.span("text") if match.groupdict().get("text") else (match.end(), match.end())
     token.meta = {"range": match.span(), "text": text}
-    if state.src[begin] in "ei":
+    if token.markup in "ei":
         state.env["mdx"] = True
     state.line = after
     if kind == "body":
@@ -175,6 +175,7 @@ def _item(state: StateBlock, first: int, last: int, begin: int) -> None:
     state.blkIndent = state.sCount[first] + 2
     state.bMarks[first], state.tShift[first], state.sCount[first] = begin, 0, state.blkIndent
     state.md.block.tokenize(state, first, last)
+    state.line = min(state.line, last)  # empty lines may have been skipped
     state.bMarks[first], state.tShift[first], state.sCount[first], state.blkIndent = old
     state.push("item_close", "", -1)
 

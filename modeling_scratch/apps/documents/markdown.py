@@ -146,7 +146,8 @@ class _Reader:
                     continue
                 column = where[-1]
                 tokens = self._inline(block.content, where, env)
-                if after and after.type == "item_open" and after.map[0] == block.map[1]:  # each line is a term
+                is_defined = after and (after.type, after.markup) == ("item_open", ":")
+                if is_defined and after.map[0] == block.map[1]:  # each line is a term
                     tokens = [replace(each, kind="break") if each.kind == "fold" else each for each in tokens]
                 yield where[0], where[-1], Region(tokens, write_cell if is_cell else write_markdown, _begin)
 

@@ -1,6 +1,8 @@
 """Dialects of Markdown: blocks and spans beyond CommonMark stay, and the text in them is translated."""
 
+import random
 import re
+from collections import Counter
 
 import pytest
 from lxml import html
@@ -336,6 +338,17 @@ def test_all_text_is_translated_and_everything_else_stays(name):
 def test_other_readers_find_the_same_structure_in_the_translation(name, change, structure):
     page, _ = PAGES[name]
     assert structure(changed(page, "markdown", change)[0]) == structure(page)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_whatever_stands_beside_what(seed):
+    choose = random.Random(seed)
+    lines = [line for page, _ in PAGES.values() for line in page.split("\n") if "<!--" not in line]
+    for _ in range(50):
+        starts = choose.choices(["", "  ", "    ", "> ", "- "], [6, 1, 1, 1, 1], k=12)
+        page = "\n".join(start + choose.choice(lines) for start in starts)
+        found = changed(page, "markdown", str.upper)[0]
+        assert Counter(re.findall(r"\w", found.lower())) == Counter(re.findall(r"\w", page.lower())), page
 
 
 @pytest.mark.parametrize(
