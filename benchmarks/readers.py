@@ -32,6 +32,7 @@ from modeling_scratch.errors import UserError
 HOSTILE = 'a…a … …\N{NO-BREAK SPACE}…\n…a\n…\t…\\…A. …1. a\n…a.b@c.d.…http://(a…"…""…[…[^…[[a]…![…[a](…[a]: b \'c\n…]('
 HOSTILE += "…*a …*_…_a*…~~a…`a…``…$…$$a…{: …> …>\n…- …- a\n…|a…|a\n|-\n…#\n…a\n===\n…<…<a …<a b='…<!--…<?…</b>…<b>…<p>"
 HOSTILE += "…<p><b>…<code>…<sup>1</sup>…<a>1</a>…&…&a…&#…&#1…&amp;…{\\…-->\n…\\N"
+HOSTILE += "…{{…{%…{a…[[…[[a|…^a…~a…==a…\\(…\\[\n…:a…%%…<Aa b={…<Aa b='\n…::: a\n…: a\n…!!! a\n…[^a]: "
 HOSTILE = HOSTILE.split("…")
 SENTENCES = [
     "The old cat sleeps in the house at 12:30.",

@@ -3,15 +3,16 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_block import StateBlock, reference
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ...languages import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Slot, Text, Token, has_language
+from .dialects import MAX_DEPTH, PAIRS, add_dialects
 from .document import Document
 from .html import html_tokens, is_footnote, with_protected_merged, write_html
 from .regions import Region, read_regions
@@ -21,28 +22,25 @@ _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=
 # At the beginning of a line: text that may mark a block, up to where a backslash prevents it; and text that does.
 _BEFORE_BACKSLASH = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _BLOCK_MARKER = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
-# Not part of the text beside them: markers of alerts and footnotes, ids of headings, attributes of blocks.
-_BESIDE_TEXT = re.compile(
-    r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|^[ \t]*(\{:[^{}\n]*\})[ \t]*$"
-    r"|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z",
-    re.MULTILINE,
-)
-_ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture or code
-# Attributes such as {: .x }, and LaTeX: between $ on one line without an ordinary word, which distinguishes it from
-# sums of money, or between $$ with a \, ^, _ or =.
-_WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
-_ATOMS = re.compile(
-    rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
-    r"|\{:[^{}\n]*\}"
-)
+# At the end of a text, but not part of it: attributes and ids.
+_BESIDE_TEXT = re.compile(r"(?<=\s)(?:\{:?[ \t]*[#.][^{}\n]*\}|\[#[\w-]+\]|\^[\w-]+)\Z")
+_ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture, code or emphasis
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
-_SPANS = ("autolink", "backticks", "image", "link")
+_SPANS = ("autolink", "backticks", "emphasis", "image", "link", "strikethrough")
+_READABLE = re.compile(r"""(?<=\s)(?:alt|caption|title)=("[^"\\\n]*")""")
+_READABLE_OF_COMPONENTS = re.compile(r"""(?<=\s)(?:alt|caption|label|placeholder|title)=("[^"\\\n]*")""")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
 
 
 def read_markdown(text: str, kept: KeptWords) -> Document:
-    """Read CommonMark with tables and strikethrough. Titles, and descriptions of images, are translated too."""
+    """
+    Read CommonMark with tables, strikethrough and what `dialects` adds. Titles, and descriptions of images, are
+    translated too.
+
+    Raises:
+        UserError: blocks are nested more than 50 deep.
+    """
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
     regions = list(_Reader(text, begin).regions())
 
@@ -81,13 +79,6 @@ def _begin(source: str, written: str) -> str:
     return f"{written[: before.end()]}\\{written[before.end() :]}"
 
 
-def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    """The parser's rule for link reference definitions, except for footnotes."""
-    return not state.src.startswith("[^", state.bMarks[first] + state.tShift[first]) and reference(
-        state, first, last, silent
-    )
-
-
 class _Reader:
     """
     Finds the regions of a text. The parser reports the lines of each block. It reports no positions within a block, so
@@ -98,7 +89,9 @@ class _Reader:
         self.text, self.begin = text, begin
         # Where each line starts.
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
-        self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        options = {"strikethrough_single_tilde": True}  # which are subscripts elsewhere
+        self.parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
+        add_dialects(self.parser)
         # Addresses of every kind are accepted, since nothing is rendered.
         self.parser.validateLink = lambda url: True
         self.parser.normalizeLink = self.parser.normalizeLinkText = lambda url: url
@@ -107,7 +100,6 @@ class _Reader:
         for rule in self.parser.inline.ruler.get_active_rules():
             if rule != "text":
                 self._watch(rule)
-        self.parser.block.ruler.at("reference", _reference)
         self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, tokens
 
     def _watch(self, name: str) -> None:
@@ -135,11 +127,9 @@ class _Reader:
 
     def regions(self) -> Iterator[tuple[int, int, Region]]:
         """The start and end of each region in the text, and the region, in document order."""
-        env: dict = {}
-        # The parser would replace these characters; spaces keep the length.
-        blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
+        blocks, env = self._blocks()
         row, column, is_cell = 0, 0, False
-        for block in blocks:
+        for block, after in zip_longest(blocks, blocks[2:]):
             if block.type == "tr_open":
                 row, column = block.map[0], 0
             elif block.type in ("td_open", "th_open", "td_close", "th_close"):
@@ -149,15 +139,42 @@ class _Reader:
                 if where := self._where(content, block.map[0]):
                     tokens = with_protected_merged(list(self._html(content, where)))
                     yield where[0], where[-1], Region(tokens, write_html)
+            elif block.type == "line":
+                yield self._line(block.meta, env)
             elif block.type == "inline" and block.content:
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
                 if where is None:
                     continue
                 column = where[-1]
-                self.found = []
-                self.parser.inline.parse(block.content, self.parser, env, [])
-                tokens = with_protected_merged(list(self._tokens(block.content, where)))
+                tokens = self._inline(block.content, where, env)
+                is_defined = after and (after.type, after.markup) == ("item_open", ":")
+                if is_defined and after.map[0] == block.map[1]:  # each line is a term
+                    tokens = [replace(each, kind="break") if each.kind == "fold" else each for each in tokens]
                 yield where[0], where[-1], Region(tokens, write_cell if is_cell else write_markdown, _begin)
+
+    def _blocks(self) -> tuple[list[Block], dict]:
+        """The blocks of the text, and their references. In MDX, indented text is not code."""
+        env: dict = {"lines before": self.text.count("\n", 0, self.begin)}
+        # The parser would replace these characters; spaces keep the length.
+        text = self.text[self.begin :].replace("\r", " ").replace("\0", " ")
+        nesting = self.parser.options["maxNesting"]
+        self.parser.options["maxNesting"] = MAX_DEPTH + 1
+        blocks = self.parser.parse(text, env)
+        if "mdx" in env and any(block.type == "code_block" for block in blocks):
+            blocks = self.parser.disable("code").parse(text, env)
+        self.parser.options["maxNesting"] = nesting  # within text, where more would take more time
+        return blocks, env
+
+    def _line(self, meta: dict, env: dict) -> tuple[int, int, Region]:
+        """A line that is a block: its markup, and the text within it."""
+        (start, end), (first, last) = (tuple(self.begin + each for each in meta[name]) for name in ("range", "text"))
+        content = self.text[first:last].strip()
+        first = self.text.find(content, first)
+        last = first + len(content)
+        before, after = self.text[start:first], self.text[last:end]
+        text = self._inline(content, list(range(first, last + 1)), env) if content else []
+        tokens = [Markup("break", before, slots=_readable(before)), *text, Markup("break", after)]
+        return start, end, Region(tokens, write_markdown)
 
     def _where(self, content: str, first: int) -> list[int] | None:
         """The position in the text of each of a block's characters, and of its end; None if unknown."""
@@ -185,6 +202,12 @@ class _Reader:
 
     # Tokens of a block
 
+    def _inline(self, content: str, where: list[int], env: dict) -> list[Token]:
+        """The tokens of a block of text, of whose characters the positions are known."""
+        self.found = []
+        self.parser.inline.parse(content, self.parser, env, [])
+        return with_protected_merged(list(self._tokens(content, where)))
+
     def _html(self, content: str, where: list[int]) -> Iterator[Token]:
         """The tokens of an HTML block, including markers of quotes and lists between its lines."""
         start = 0
@@ -207,14 +230,17 @@ class _Reader:
             return self.text[where[start] : where[end]]
 
         marks: list[tuple[int, int, list[Token]]] = []
-        for match in _BESIDE_TEXT.finditer(content):
-            start, end = match.span(match.lastindex)
-            marks.append((start, end, [Markup("break", raw(start, end))]))
-        for match in _ATOMS.finditer(content):
-            marks.append((*match.span(), [Markup("atom", raw(*match.span()))]))
+        if match := _BESIDE_TEXT.search(content):
+            marks.append((*match.span(), [Markup("break", raw(*match.span()))]))
         for name, start, end, label, blocks in self.found:
             text = content[start + 1 : label]
-            if name != "link":
+            if name == "pair":
+                match = PAIRS.match(content, start, end)
+                first, last = match.span(match.lastindex)
+                opening = raw(start, first)
+                marks.append((start, first, [Markup("open", opening, opening, is_optional=opening[0] != "[")]))
+                start, tokens = last, [Markup("close", raw(last, end), opening)]
+            elif name != "link":
                 tokens = _tokens_of(name, raw(start, end), blocks)
             elif text[:1] == "^" or is_footnote("a", text) or not is_translatable(text):
                 tokens = [Markup("atom", raw(start, end))]
@@ -224,7 +250,7 @@ class _Reader:
                     closing = f"][{' '.join(text.split())}]"
                 marks.append((start, start + 1, [Markup("open", "[", "link")]))
                 start, tokens = label, [Markup("close", closing, "link", _title(closing))]
-            is_span = name in _SPANS and tokens[-1].kind != "text"
+            is_span = name in _SPANS and tokens[-1].kind in ("atom", "close")
             if is_span and (attributes := _ATTRIBUTES.match(content, end)):
                 tokens[-1] = replace(tokens[-1], raw=tokens[-1].raw + raw(*attributes.span()))
                 end = attributes.end()
@@ -258,9 +284,30 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
         return [Text(raw, special.content)]
     if name == "html_inline":
         return html_tokens(raw)
+    if name == "kept":
+        return [_kept(raw)]
     if name == "image":
         return [Markup("atom", raw, slots=_description(raw, blocks[-1].content) + _title(raw))]
     return [Markup("atom", raw)] if types & {"code_inline", "link_open"} else [Text(raw, raw)]
+
+
+def _kept(raw: str) -> Markup:
+    """Markup that stays as it is: a component's tag or something between words."""
+    if not raw.startswith("<"):
+        return Markup("atom", raw, slots=_readable(raw))
+    kind = "close" if raw.startswith("</") else "atom" if raw.endswith("/>") else "open"
+    return Markup(kind, raw, re.match(r"</?([\w.]+)", raw)[1], _readable(raw))
+
+
+def _readable(raw: str) -> tuple[Slot, ...]:
+    """The slots of a template's, container's or component's readable attributes, and of a footnote in the text."""
+    if raw.startswith("^["):
+        return _plain_label(raw, 2, len(raw) - 1)
+    if not raw.startswith(("<", "{{", "{%", ":::")):
+        return ()
+    tag = re.split(r"(?<=[%}]\})", raw, maxsplit=1)[0] if raw.startswith("{") else raw
+    pattern = _READABLE_OF_COMPONENTS if raw.startswith("<") else _READABLE
+    return tuple(_quoted(match) for match in pattern.finditer(tag) if has_language(match[1]))
 
 
 def _delimiters(blocks: list[Block]) -> list[Token]:
@@ -279,18 +326,27 @@ def _description(raw: str, label: str) -> tuple[Slot, ...]:
     """The slot of an image's description, if it is plain text and not also the label of a reference."""
     end = 2 + len(label)
     is_name = raw[end + 1 :] in ("", "[]")
-    if is_name or not _PLAIN_LABEL.fullmatch(label) or not has_language(label):
+    return () if is_name else _plain_label(raw, 2, end)
+
+
+def _plain_label(raw: str, start: int, end: int) -> tuple[Slot, ...]:
+    """The slot of text between brackets, if it is plain text."""
+    label = raw[start:end]
+    if not _PLAIN_LABEL.fullmatch(label) or not has_language(label):
         return ()
-    return (Slot(2, end, label, lambda text: write_markdown(text, {})),)
+    return (Slot(start, end, label, lambda text: write_markdown(text, {})),)
 
 
 def _title(raw: str) -> tuple[Slot, ...]:
     """The slot of the title in `](address "title")`."""
     match = _TITLE.search(raw)
-    if match is None or not has_language(match[1]):
-        return ()
+    return (_quoted(match),) if match and has_language(match[1]) else ()
+
+
+def _quoted(match: re.Match) -> Slot:
+    """The slot of text in quotation marks or parentheses."""
 
     def write(text: str) -> str:
         return '"' + re.sub(r'["\\]', r"\\\g<0>", text) + '"'
 
-    return (Slot(*match.span(1), " ".join(match[1][1:-1].split()), write),)
+    return Slot(*match.span(1), " ".join(match[1][1:-1].split()), write)

@@ -12,6 +12,7 @@ from .kept_words import ADDRESSES, KeptWords
 _MAX_DEPTH = 50  # of nested elements
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
+_FIXED_SPACE = re.compile(r"[^\S \t\n\r\f]")  # such as no-break spaces; browsers show each
 
 
 def has_language(text: str) -> bool:
@@ -76,12 +77,12 @@ Token = Text | Markup
 
 @dataclass
 class Atom:
-    """Markup between words."""
+    """Markup between words. White space beside it is as it is written, but one space if browsers would show one."""
 
     markup: list[Markup]
     at: int  # position in the plain text
-    space_before: bool
-    space_after: bool = False
+    space_before: str
+    space_after: str = ""
 
 
 @dataclass
@@ -102,6 +103,7 @@ class Paragraph:
     text: str = ""
     nodes: list[Atom | Element] = field(default_factory=list)
     folds: list[tuple[int, Markup]] = field(default_factory=list)
+    spaces: list[tuple[int, str]] = field(default_factory=list)  # those of which browsers show more than one space
     written: dict[str, str] = field(default_factory=dict)  # characters that were entities in the source
 
 
@@ -202,7 +204,7 @@ class _Builder:
         self._length = 0
         self._open: list[Element] = []
         self._empty: list[Element] = []  # open elements without a character yet
-        self._has_space = False  # after the last character or atom
+        self._space = ""  # white space after the last character or atom
         self._atom: Atom | None = None  # the last atom, if no character has followed it
         self._had_space = False  # before one of the atoms since the last character
 
@@ -213,28 +215,32 @@ class _Builder:
 
     def add_text(self, text: str) -> None:
         for part in re.findall(r"\s+|\S+", text):
-            if part.isspace():
-                self._has_space = True
+            if _FIXED_SPACE.search(part):
+                self._space = "".join(self.paragraph.written.get(each, each) for each in part)
+            elif part.isspace():
+                self._space = self._space or " "
             else:
                 self._add(part)
 
     def _add(self, word: str) -> None:
-        has_space = self._has_space or self._had_space
+        has_space = bool(self._space) or self._had_space
         if self._atom is not None:
-            self._atom.space_after = self._has_space
+            self._atom.space_after = self._space
             # In the text without the atom, there is no space before a full stop or after a bracket.
-            if not self._has_space and word[0] in _CLOSING and not self._empty:
+            if not self._space and word[0] in _CLOSING and not self._empty:
                 has_space = False
             if not self._had_space and self._parts and self._parts[-1][-1] in _OPENING:
                 has_space = False
         if has_space and self._length:
+            if self._space.strip(" "):
+                self.paragraph.spaces.append((self._length, self._space))
             self._parts.append(" ")
             self._length += 1
         for element in self._empty:
             element.start = self._length
         self._parts.append(word)
         self._length += len(word)
-        self._empty, self._has_space, self._atom, self._had_space = [], False, None, False
+        self._empty, self._space, self._atom, self._had_space = [], "", None, False
 
     def add_markup(self, markup: Markup) -> None:
         if markup.kind == "open":
@@ -246,7 +252,7 @@ class _Builder:
             self._close(markup)
         elif markup.kind == "fold":
             self.paragraph.folds.append((self._length, markup))
-            self._has_space = True
+            self._space = self._space or " "
         else:
             self._add_atom([markup])
 
@@ -255,10 +261,10 @@ class _Builder:
 
     def _add_atom(self, markup: list[Markup]) -> None:
         if self._atom is not None:
-            self._atom.space_after = self._has_space
-        self._atom = Atom(markup, self._length, self._has_space)
+            self._atom.space_after = self._space
+        self._atom = Atom(markup, self._length, self._space)
         self._nodes().append(self._atom)
-        self._had_space, self._has_space = self._had_space or self._has_space, False
+        self._had_space, self._space = self._had_space or bool(self._space), ""
 
     def _close(self, markup: Markup) -> None:
         element = self._open.pop()
@@ -271,7 +277,7 @@ class _Builder:
         inner = [node for node in element.nodes if isinstance(node, Atom)]
         whole = [element.open]
         for index, node in enumerate(inner):
-            whole += [Markup("fold", " ")] * (index > 0 and node.space_before) + node.markup
+            whole += [Markup("fold", node.space_before)] * (index > 0) + node.markup
         whole.append(markup)
         if inner:
             self._atom = Atom(whole, inner[0].at, inner[0].space_before)

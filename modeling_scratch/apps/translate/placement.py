@@ -80,6 +80,7 @@ class _Placement:
         self.without_marks = cache(_without_marks)  # since one word of punctuation may have many atoms in it
         self.ranges: dict[int, tuple[int, int]] = {}  # of each element, by id, in target characters
         self.folds = self._placed_folds()
+        self.spaces = self._placed_spaces()
 
     def written(self) -> str:
         """The translation with its markup."""
@@ -244,7 +245,7 @@ class _Placement:
         low, high = self.target_words[self._target_of(number, is_last=True)]
         if not rest or self.target.endswith(rest, low, high):
             # Directly after the bracket in "see(`a` and b)", it belongs to what follows.
-            return high - len(rest), bool(rest) and atom.space_after and not atom.space_before
+            return high - len(rest), bool(rest and atom.space_after) and not atom.space_before
         inner = self.without_marks(self.target, low, high)[1]
         return (inner if inner > low else high), False
 
@@ -267,6 +268,8 @@ class _Placement:
             position, is_before = self._position_of(node, source, low, high)
             number = bisect_left(ranges, (position,)) - 1  # of the last element that starts before the atom
             position = max(position, ranges[number][1]) if number >= 0 else position
+            if is_before and node.space_before and self.target[max(position - 1, 0) : position].isspace():
+                self.spaces[position - 1] = node.space_before
             positions.append((position, order, node, is_before))
         parts, done = [], low
         for position, _, node, is_before in sorted(positions, key=lambda each: each[:2]):
@@ -279,11 +282,12 @@ class _Placement:
             else:
                 raw = "".join(map(self.raw, node.markup))
                 written = "".join(parts[-2:])  # either part may be empty
-                before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
+                is_after_space = written[-1:].isspace() or written.endswith(self.spaces.get(position - 1, " "))
+                before = bool(node.space_before) and (not is_before or (bool(written) and not is_after_space))
                 before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
-                after = (is_before and node.space_after) or self._is_parted(node, position)
+                after = (is_before and bool(node.space_after)) or self._is_parted(node, position)
                 after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
-                parts.append(" " * before + raw + " " * after)
+                parts.append((node.space_before or " ") * before + raw + (node.space_after or " ") * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
 
@@ -304,18 +308,42 @@ class _Placement:
         return opening + inner + closing
 
     def _text(self, low: int, high: int, within: list[Element]) -> str:
-        """The target from `low` to `high`, escaped, with folds instead of spaces."""
+        """The target from `low` to `high`, escaped, with folds and the source's white space instead of spaces."""
         parts, done = [], low
         for position in range(low, high):
-            if position in self.folds:
-                parts += [self._escaped(done, position), self._folds_at(position, within)]
+            if position in self.folds or position in self.spaces:
+                space = self.spaces.get(position, "")
+                space *= bool(space.strip(" ")) or position not in self.folds
+                parts += [self._escaped(done, position), space, self._folds_at(position, within)]
                 done = position + 1
         return "".join(parts) + self._escaped(done, high)
 
     def _escaped(self, low: int, high: int) -> str:
         return self.write(self.target[low:high], self.paragraph.written)
 
-    # Folds
+    # White space
+
+    def _placed_spaces(self) -> dict[int, str]:
+        """
+        White space of which browsers show more than one space, by the position of the target space that it replaces:
+        the one between the translations of the words beside it or, if they are apart, after that of the first.
+        """
+        pairs = enumerate(zip(self.target_words, self.target_words[1:], strict=False))
+        possible = [word for word, ((_, end), (start, _)) in pairs if start == end + 1]
+        wanted: list[tuple[int, str]] = []
+        for at, space in self.paragraph.spaces:
+            number = bisect_left(self.source_words, at, key=lambda span: span[0]) - 1
+            before, after = (self.targets_of.get(each, set()) for each in (number, number + 1))
+            between = [word for word in before if word + 1 in after] + [word for word in after if word + 1 in before]
+            wanted.append((min(between, default=self._target_of(number, is_last=True)), space))
+        spaces: dict[int, str] = {}
+        index = -1
+        for word, space in sorted(wanted, key=lambda each: each[0]):
+            index = _nearest(possible, word, index + 1)
+            if index is None:
+                break  # there are fewer words
+            spaces[self.target_words[possible[index]][1]] = space
+        return spaces
 
     def _placed_folds(self) -> dict[int, list[Markup]]:
         """The folds by the position of the target space that they replace, chosen in proportion to the source."""

@@ -160,6 +160,32 @@ def test_entities_comments_and_addresses_stay(page, expected):
 
 
 @pytest.mark.parametrize(
+    ("page", "reversed"),
+    [
+        ("<p>10&#160;km and 5&#160;kg</p>", "<p>KG&#160;5 AND KM&#160;10</p>"),
+        ("<p>a &ensp;b\u3000c&#8239;&thinsp;d e&nbsp;!</p>", "<p>!&nbsp;E D&#8239;&thinsp;C\u3000B &ensp;A</p>"),
+        ("<b>a</b>&nbsp;|&nbsp;<i>b&emsp;c</i>", "<i>C&emsp;B</i>&nbsp;|&nbsp;<b>A</b>"),
+        # Beside code, they stay with it.
+        ("<p>a&nbsp;<code>x</code>&nbsp;b c</p>", "<p>C B&nbsp;A&nbsp;<code>x</code></p>"),
+        ("<p>a&nbsp;<code>x</code> b</p>", "<p>B A&nbsp;<code>x</code></p>"),
+        ("<p>a b&nbsp;<br>&nbsp;c</p><p>&nbsp;</p>", "<p>B A&nbsp;<br>&nbsp;C</p><p>&nbsp;</p>"),
+    ],
+)
+@pytest.mark.parametrize("format", ["html", "markdown"])
+def test_white_space_that_browsers_show_stays_between_the_translations_of_its_words(page, reversed, format):
+    if format == "markdown":
+        page, reversed = (
+            each.removeprefix("<p>").replace("<p>", "\n\n").replace("</p>", "") for each in (page, reversed)
+        )
+    assert changed(page, format, str.upper)[0].lower() == page
+    assert translate_document(page, format, backwards) == reversed
+
+
+def test_a_translation_in_one_word_has_no_space():
+    assert translate_document("<p>10&nbsp;km</p>", "html", always("10km")) == "<p>10km</p>"
+
+
+@pytest.mark.parametrize(
     "inner",
     ["<math><mi>secret</mi></math>", '<svg><use href="#a"></use><title>secret</title></svg>', '<svg class="x"/>'],
 )
