@@ -84,7 +84,7 @@ def main(
             start = "auto" if auto_resume else resume_from or resume
             _train_or_describe(overrides or [], config, start, overwrite, max_minutes, dry_run, processes, profile)
     if evaluate:
-        evaluating.main(evaluate, overrides, config, split or "test", debug)
+        evaluating.main(evaluate, overrides, config, split or "test", debug=debug)
 
 
 def _train_or_describe(

@@ -59,7 +59,7 @@ def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
         threshold, scale = confidence.signals[name]
         values = torch.tensor(values, dtype=torch.float64)
         quantiles = [float(values.quantile(share)) for share in (0.01, 0.005, 0.0025)]
-        assert min(abs(threshold - quantile) for quantile in quantiles) < 0.01
+        assert min(abs(threshold - quantile) for quantile in quantiles) < 0.02  # a few n-grams only seem known
         assert scale == pytest.approx(max(1e-3, float(values.std())), rel=0.05)
     assert confidence.measured["doubtful"].keys() == {"validation", "shuffled", "corrupted", "foreign"}
     assert confidence.measured["doubtful"]["foreign"] == 1  # German has other n-grams

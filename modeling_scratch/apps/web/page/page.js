@@ -75,7 +75,7 @@ function cut(text, { languages, hasSentences, takesAnyText, keptWords }) {
   const segmenter = new Intl.Segmenter(base(languages[0]), { granularity: "sentence" });
   const whole = (line) => [{ segment: line, index: 0 }];
   // Nothing within a kept word ends a sentence; see kept_words.py.
-  const masked = (part) => part.replace(/[^\p{L}\p{N}_{}<>[\]`]/gu, (each) => "x".repeat(each.length));
+  const masked = (part) => part.replace(/[^\p{L}\p{N}_{}<>[\]\x60]/gu, (each) => "x".repeat(each.length));
   const uncut = (line) => (keptWords ? line.replace(new RegExp(keptWords, "gu"), masked) : line);
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
     for (const { segment: shown, index } of hasSentences ? segmenter.segment(uncut(line[0])) : whole(line[0])) {
