@@ -68,12 +68,13 @@ def _train_symbols(
 ) -> Tokenizer:
     """
     A vocabulary of whole symbols: the most frequent ones, of which each feature is one (see `with_features`). Text in
-    NFC, without `INVISIBLE` characters, comes back exactly if all its symbols are in the vocabulary and none spells a
-    special token; any other symbol is the unknown token, which decoding drops.
+    NFC (or, of the kind "decomposed", in NFD), without `INVISIBLE` characters, comes back exactly if all its symbols are
+    in the vocabulary and none spells a special token; any other symbol is the unknown token, which decoding drops.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), normalizers.NFC()])
-    symbol = {"characters": r"[\s\S]", "words": r"\S+"}.get(kind, pattern or "")
+    form = normalizers.NFD() if kind == "decomposed" else normalizers.NFC()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), form])
+    symbol = {"characters": r"[\s\S]", "decomposed": r"[\s\S]", "words": r"\S+"}.get(kind, pattern or "")
     try:
         Regex(symbol)
     except Exception as error:

@@ -56,6 +56,7 @@ _WIDGET_EXAMPLES = 3
 _TOKENIZERS = {
     "bpe": "byte-level BPE",
     "characters": "characters",
+    "decomposed": "parts of characters",
     "words": "words between spaces",
     "pattern": "matches of a regular expression",
 }

@@ -291,7 +291,7 @@ class DataSection(Section):
         return self.train_files is None and self.name not in EMBEDDED
 
 
-TokenizerKind = Literal["bpe", "characters", "words", "pattern"]
+TokenizerKind = Literal["bpe", "characters", "decomposed", "words", "pattern"]
 
 
 class TokenizerSection(Section):
@@ -300,6 +300,7 @@ class TokenizerSection(Section):
     kind: TokenizerKind = Field(
         "bpe",
         description="what a token is. bpe: a frequent piece of a word (byte-level BPE); characters: a character; "
+        "decomposed: a part of a character, such as a letter, its accent, or a sound of a Korean syllable; "
         "words: what is between spaces, such as the phones of a word; pattern: what tokenizer.pattern "
         "matches, and what is between matches",
     )

@@ -40,6 +40,7 @@ def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
     ("kind", "pattern", "texts"),
     [
         ("characters", None, ["a cat 😀", "l'été", "xyz"]),
+        ("decomposed", None, ["a cat 😀", "l'été", "각시", "xyz"]),
         ("words", None, ["p l ʷ a", "ɔ̃ q"]),
         ("pattern", r"\[[^\]]+]|Br?|Cl?|[A-Za-z=()]", ["CC(=O)[C@@H]Br", "Cl#N"]),
         ("characters", None, [with_features("a cat", "V;first person"), with_features("xyz a", "N;V;é")]),

@@ -63,7 +63,7 @@ export function spans(tokenizer, ids, text) {
   let end = 0;
   return ids.map((_, index) => {
     const start = end;
-    const prefix = decode(tokenizer, ids.slice(0, index + 1));
+    const prefix = decode(tokenizer, ids.slice(0, index + 1)).normalize("NFC"); // tokens may be parts of characters
     // A character may consist of several tokens. Until it is complete, it decodes to a replacement character.
     const count = prefix.replace(/\s/g, "").length;
     if (!prefix.endsWith("\ufffd")) end = Math.max(ends[Math.min(count, ends.length - 1)], start);
