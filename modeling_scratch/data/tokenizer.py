@@ -67,9 +67,9 @@ def _train_symbols(
     sentences: Iterator[list[str]], vocab_size: int, kind: TokenizerKind, pattern: str | None
 ) -> Tokenizer:
     """
-    A vocabulary of whole symbols: the most frequent ones, of which each feature is one (see `with_features`). Text in
-    NFC (or, of the kind "decomposed", in NFD), without `INVISIBLE` characters, comes back exactly if all its symbols are
-    in the vocabulary and none spells a special token; any other symbol is the unknown token, which decoding drops.
+    A vocabulary of whole symbols: the most frequent ones, of which each feature is one (see `with_features`). Text
+    without `INVISIBLE` characters, in NFC, or in NFD for the kind "decomposed", comes back exactly if all its symbols
+    are in the vocabulary and none spells a special token; any other symbol is the unknown token, which decoding drops.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
     form = normalizers.NFD() if kind == "decomposed" else normalizers.NFC()
