@@ -105,10 +105,9 @@ def main(
     With --n-best N, up to N rows are written for each line, best first: line number and rank, both from 1, score and
     text, separated by tabs. Their texts differ; an empty line has one row, without text. A score is the natural
     logarithm of the text's probability under the model, the end token included; beam search ranks by score /
-    tokens^length_penalty. With --confidence, the confidence follows the score: below 0.5, the line is unlike what the
-    model has learnt, or longer than anything that it was trained on, and so its output is doubtful. Without it,
-    doubtful outputs are warnings. With --alignments, each row ends with a tab and the links of its words,
-    SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
+    tokens^length_penalty. With --confidence, a number from 0 to 1 follows the score. An output below 0.5 is doubtful,
+    because its line is unlike what the model has learnt, or longer; the command warns of it in any case. With
+    --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
     A translator keeps placeholders such as {name} and %s, addresses, @mentions, #tags, :emoji:, versions and `code` as
     they are, and what --keep matches. Scores are those of the rest.
@@ -160,7 +159,9 @@ def main(
             if n_best is not None:
                 settings["num_beams"] = num_beams or max(n_best, translator.num_beams)
             if confidence and translator.confidence is None:
-                problem = "they are for one model, not for an ensemble" if others else f"{model} has no confidence.json"
+                problem = "an ensemble has no confidence; translate with one model"
+                if not others:
+                    problem = f"{model} has no confidence.json, which scratch train writes; leave it out"
                 raise UserError(f"--confidence: {problem}")
             is_scored = scores or n_best is not None or translator.confidence is not None
             settings |= {"num_return_sequences": n_best or 1, "scores": is_scored}

@@ -77,8 +77,8 @@ class Confidence:
     """
     What the confidence.json of a model contains.
 
-    Two signals make outputs doubtful, each of which finds what the other misses: a low probability finds text from
-    elsewhere, and unknown n-grams find other languages, other orders of words and misspellings.
+    Each signal finds what the others miss: a low probability finds text from elsewhere; unknown n-grams find other
+    languages, other orders of words and misspellings; and a target that is too long finds endless repetition.
 
     Args:
         signals: for each signal, the value below which an output is doubtful, and a scale, in `signals_of`'s units.
@@ -132,8 +132,8 @@ class Confidence:
 
     def signals_of(self, ids: Sequence[int], length: int, log_probability: float) -> dict[str, float]:
         """
-        The mean log-probability of the target's tokens, and the share of the source's pairs and triples of adjacent
-        tokens that occur in training.
+        The mean log-probability of the target's tokens, the share of the source's pairs and triples of adjacent tokens
+        that occur in training, and the number of source tokens for each target token.
 
         Args:
             ids: the source's token ids, with the end token.
@@ -144,6 +144,7 @@ class Confidence:
         return {
             "mean_log_probability": max(log_probability, _LOWEST) / length,
             "known_ngrams": (known + _MORE) / (len(ids) + _MORE),
+            "length_ratio": len(ids) / length,
         }
 
     def __call__(self, ids: Sequence[int], length: int, log_probability: float) -> float:

@@ -229,7 +229,7 @@ class ScratchTranslationPipeline(Pipeline):
         if forward.get("return_scores") is None:
             forward["return_scores"] = several > 1
         if forward.get("return_confidence") and self.confidence is None:
-            raise ValueError(f"return_confidence: the model has no {FILE}, which training writes")
+            raise ValueError(f"return_confidence: the model has no {FILE}, which training writes; leave it out")
         translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
         for_all = isinstance(features or "", str)
         if isinstance(inputs, str):

@@ -31,6 +31,7 @@ _READ = 200_000  # training sources whose n-grams are counted
 _AT_ONCE = 10_000
 _BITS = 21  # of a token in an n-gram's code
 _DOUBTFUL = 0.01  # the most validation sentences that each signal makes doubtful, as a share
+_SHARES = {"length_ratio": 0.25}  # of the above, for signals that seldom help
 _AS_MANY = 0.01  # a difference in recall that does not count
 _LEAST_SCALE = 1e-3
 
@@ -39,10 +40,10 @@ def calibrate(
     recipe: Recipe, accelerator: Accelerator, inputs: Inputs, model: PreTrainedModel, stop: StopRequest
 ) -> Confidence | None:
     """
-    Choose the thresholds of a model's confidence such that each of the two signals makes 1 % of the validation
-    sentences doubtful, translated with the model's own settings; or less if lower thresholds find as many sentences of
-    other kinds: validation sentences whose words are in random order, or half of them replaced or misspelled, and, if
-    the languages differ, references in place of sources. All processes call this together.
+    Choose the thresholds of a model's confidence such that each signal makes 1 % of the validation sentences doubtful,
+    translated with the model's own settings (an unusual length, 0.25 %); or less if lower thresholds find as many
+    sentences of other kinds: validation sentences whose words are in random order, or half of them replaced or
+    misspelled, and, if the languages differ, references in place of sources. All processes call this together.
 
     Returns:
         None if there are fewer than 100 validation sentences.
@@ -66,7 +67,8 @@ def calibrate(
     measured: dict[float, dict] = {}
     for doubtful in (_DOUBTFUL, _DOUBTFUL / 2, _DOUBTFUL / 4):
         for name, column in columns.items():
-            made.signals[name] = (float(np.quantile(column, doubtful)), float(max(column.std(), _LEAST_SCALE)))
+            share = doubtful * _SHARES.get(name, 1)
+            made.signals[name] = (float(np.quantile(column, share)), float(max(column.std(), _LEAST_SCALE)))
         shares = {
             kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows
         }

@@ -56,6 +56,11 @@ def test_the_number_is_that_of_the_worst_signal(confidence):
     assert 0 <= confidence(known, 4, -math.inf) < 1e-9
 
 
+def test_a_target_that_is_too_long_is_doubtful(confidence):
+    ratios = Confidence({"length_ratio": (0.5, 0.1)}, None, confidence.known)
+    assert [ratios([5, 6, 7, 2], length, 0.0) < 0.5 for length in (1, 7, 9, 40)] == [False, False, True, True]
+
+
 def test_a_source_that_is_longer_than_any_in_training_is_doubtful(confidence):
     long = Confidence(confidence.signals, 3, confidence.known)
     assert long([5, 6, 7, 2], 4, 0.0) == 0.5 * 3 / 4

@@ -70,10 +70,11 @@ _LINES: dict[str, list[tuple[str, str]]] = {
         ("item", r":[ \t]+(?=\S)"),
     ],
     "/": [("line", r"/{3,}[ \t]*(?:[\w-]+[ \t]*(?:\|(?P<text>.*))?)?(?:\n {4}[ \t]*[\w-]+:.*)*")],
-    # Admonitions and tabs of Python-Markdown.
+    # Admonitions and tabs of Python-Markdown, tabs of VitePress, definitions of Pandoc.
     "!": [("body", r'!!![ \t]*[\w-]+(?:[ \t]+[\w-]+)*(?:[ \t]+"(?P<text>.*)")?')],
     "?": [("body", r'\?\?\?\+?[ \t]*[\w-]+(?:[ \t]+[\w-]+)*(?:[ \t]+"(?P<text>.*)")?')],
-    "=": [("body", r'===[+!]{0,2}[ \t]+"(?P<text>.*)"')],
+    "=": [("body", r'===[+!]{0,2}[ \t]+"(?P<text>.*)"'), ("line", r"==[ \t]+(?P<text>\S.*)")],
+    "~": [("item", r"~[ \t]+(?=\S)")],
     # Alerts and callouts; footnotes; tables of contents.
     "[": [
         ("begin", r"\[!\w+(?:\|[^\[\]\n]*)?\][-+]?(?![(\[])(?P<text>.*)"),

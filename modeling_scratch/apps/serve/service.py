@@ -333,7 +333,7 @@ class Service:
     def _kept_strings(self, parameters: dict[str, Any]) -> tuple[str, ...]:
         """The parameter `keep`, a string or a list of strings."""
         given = parameters.get("keep") or []
-        found = tuple(as_text(each, "keep") for each in (given if isinstance(given, list) else [given]))
+        found = tuple(as_text(each, "each string of keep") for each in (given if isinstance(given, list) else [given]))
         if len(found) > _MOST_KEPT or not all(0 < len(each) <= _LONGEST_KEPT for each in found):
             raise HTTPException(400, f"keep takes up to {_MOST_KEPT} strings of 1 to {_LONGEST_KEPT} characters")
         return found

@@ -377,6 +377,10 @@ def test_nothing_is_lost_whatever_stands_beside_what(seed):
         # Without MDX, indented text is code.
         ("<Aa>\n    one\n</Aa>", []),
         ("export const a = 1\n\n<Aa>\n    one\n</Aa>", ["one"]),
+        # Tabs of VitePress, definitions of Pandoc; but not underlined headings.
+        (":::tabs\n== one\ntwo\n== three\nfour\n:::", ["one", "two", "three", "four"]),
+        ("one\n~ two\n~ three\n", ["one", "two", "three"]),
+        ("one\n==\n", ["one"]),
         # Lines of a quote.
         ("> one\n::: a\ntwo\n:::", ["one", "two"]),
         ('> !!! a "one"\n>     two\n>\n>     three\n> four\n', ["one", "two", "three", "four"]),

@@ -87,6 +87,7 @@ export class Confidence {
     const found = {
       mean_log_probability: Math.max(logProbability, LOWEST) / length,
       known_ngrams: (known / 2 + MORE) / (ids.length + MORE),
+      length_ratio: ids.length / length,
     };
     const distances = Object.entries(this.signals).map(([name, [least, scale]]) => (found[name] - least) / scale);
     const number = 1 / (1 + Math.exp(-Math.max(Math.min(...distances), -FARTHEST)));
