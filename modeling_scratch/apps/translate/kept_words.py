@@ -9,9 +9,11 @@ from ...errors import UserError
 # The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" stands only in
 # sets. They take linear time: none can begin twice in what another attempt has read without ending there.
 _LETTER = r"[^\W\d_]"
+_BRACES = r"\{\{\{?[^{}]*\}?\}\}|\{[^\s{}]*\}"  # placeholders in addresses
+_GROUP = rf"""\([^\s<>"()]*\)|{_BRACES}"""
 _ADDRESSES = (
-    r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
-    r"""(?:\([^\s<>"()]*\)|[\w/])""",
+    rf"""(?:(?:https?|ftp)://|www\.)(?:{_GROUP}|[^\s<>"(){{}}\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
+    rf"""(?:{_GROUP}|[\w/])""",
     r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*[\w]",
     r"\[\^[^\[\]\s]+\]:?",  # references to footnotes
     r"\[[ xX]\](?=\s)",  # checkboxes of task lists

@@ -38,6 +38,7 @@ KINDS = [
 KINDS += ["%s", "%-10s", "%.2f", "%ld", "%@", "%1$s", "%(n)d", "%%", "$t(i.j)", "[X4X]", '<x id="1"/>', "<br/>"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
 KINDS += ["https://example.org/a?b=c_(d)", "www.example.org", "a.b@example.org", "[^1]"]
+KINDS += ["https://example.org/{id}?q={b}", "www.example.org/{{ a b }}/{{{c}}}"]
 KINDS += [
     "@anna",
     "@user@example.org",
@@ -154,6 +155,9 @@ HOSTILE += [
     "a.",
     "www.",
     "http://(",
+    "http://{",
+    "http://{a",
+    "http://{{a}",
     "[^",
     " ",
 ]
