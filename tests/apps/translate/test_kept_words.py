@@ -206,7 +206,10 @@ def test_a_sentence_does_not_end_within_a_kept_part():
         ("It sleeps, {0}!", "SLEEPS, {0}! IT"),
         ("{0}'s cat", "{0} CAT 'S"),
         ("{0}px wide", "{0} WIDE PX"),
-        ("a {0}{1} b", "{0}{1} B A"),
+        ("a {0}{1} b", "B A {0}{1}"),  # as one
+        ("a {0}/{1} b", "B A {0}/{1}"),
+        ("%02d:%02d, b {0}.{1}-{2}_{3} c", "%02d:%02d, C B {0}.{1}-{2}_{3}"),
+        ("b {0}({1}) c", "C {0}({1}) B"),  # brackets belong to the text
         ("  {0}  %s ", "{0}  %s"),  # nothing to translate
         ("{0}: ***", "{0}: ***"),
     ],

@@ -82,12 +82,19 @@ const overlaps = ([start, end], [from, to]) => start < to && from < end;
 const LEFT_OUT = "\u2060"; // invisible: `clean` removes it, and positions stay
 const LETTER = /[\p{L}\p{N}]/gu;
 const isLetter = (character) => /[\p{L}\p{N}]/u.test(character ?? "");
+const DIVIDER = /[\p{L}\p{N}\p{Z}\p{C}\p{Ps}\p{Pe}\p{Pi}\p{Pf}"]/u; // all but punctuation and symbols
 const isWhite = (character) => /\s/.test(character ?? "");
 
 // Takes the parts that match `pattern` out of a sentence, as in placement.py. Returns what is left, with LEFT_OUT in
 // their place, and the parts: { start, end }.
 export function takeOut(sentence, pattern) {
-  const kept = pattern ? Array.from(sentence.matchAll(pattern), ({ 0: { length }, index }) => ({ start: index, end: index + length })) : [];
+  const kept = [];
+  for (const { 0: { length }, index } of pattern ? sentence.matchAll(pattern) : []) {
+    const [last, end] = [kept.at(-1), index + length];
+    // Those with only punctuation between them, as in "{a}/{b}", are one.
+    if (last && !DIVIDER.test(sentence.slice(last.end, index))) last.end = end;
+    else kept.push({ start: index, end });
+  }
   const left = sentence.split("");
   const [first, last] = [kept[0], kept.at(-1)];
   // The comma in "{name}, come!" and in "Come, {name}!".
