@@ -154,7 +154,9 @@ function putBack(words, kept, sentence, left) {
     }
     const next = words[index]?.text[0];
     const behind = sentence[parts.at(-1)?.from[0].end];
-    if (parts.length && ((!index && isWhite(behind)) || isLetter(next))) made.push(space);
+    // At the beginning, no space is needed before the translation of what follows directly.
+    const isJoined = !index && !isWhite(behind) && words[0]?.from.some(({ start }) => start === parts.at(-1)?.from[0].end);
+    if (parts.length && !isJoined && ((!index && isWhite(behind)) || isLetter(next))) made.push(space);
   });
   return made;
 }
