@@ -18,12 +18,19 @@ _ADDRESSES = (
     r"\[\^[^\[\]\s]+\]:?",  # references to footnotes
     r"\[[ xX]\](?=\s)",  # checkboxes of task lists
 )
+
+
+def _nested(depth: int) -> str:
+    """Text with pairs of braces, up to `depth` within each other."""
+    return rf"(?:[^{{}}]|\{{{_nested(depth - 1)}\}})*" if depth else "[^{}]*"
+
+
 _PLACEHOLDERS = (
     r"\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} {% tag %}
     r"[$#%]\{[^{}]*\}",  # ${name} #{name} %{name}
     r"""\{[^\s{},;|"]*\}""",  # {name} {0:.2f} {}
     r"\{\s*[\w.]+\s*,\s*(?:date|duration|number|ordinal|spellout|time)(?:\s*,[^{}]*)?\s*\}",  # {n, number}
-    r"\{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,(?:[^{}]|\{[^{}]*\})*\}",  # {n, plural, one {# file}}
+    rf"\{{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,{_nested(4)}\}}",  # {n, plural, one {# file}}
     r"%%|%[0-9]+\$[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[A-Za-z@]",  # %1$s
     rf"%\((?:{_LETTER}|_)[\w.]*\)[-+0#]*[0-9]*(?:\.[0-9]+)?[A-Za-z]",  # %(name)s
     r"(?<![0-9%])%[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcsSp@](?![\w])",  # %s %.2f %@

@@ -37,6 +37,7 @@ KINDS = [
 ]
 KINDS += ["%s", "%-10s", "%.2f", "%ld", "%@", "%1$s", "%(n)d", "%%", "$t(i.j)", "[X4X]", '<x id="1"/>', "<br/>"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
+KINDS += ["{n, plural, =0 {a {b}} other {{g, select, x {{b} c} other {d}}}}"]
 KINDS += ["https://example.org/a?b=c_(d)", "www.example.org", "a.b@example.org", "[^1]"]
 KINDS += ["https://example.org/{id}?q={b}", "www.example.org/{{ a b }}/{{{c}}}"]
 KINDS += [
@@ -206,6 +207,8 @@ def test_a_sentence_does_not_end_within_a_kept_part():
         ("It sleeps, {0}!", "SLEEPS, {0}! IT"),
         ("{0}'s cat", "{0} CAT 'S"),
         ("{0}px wide", "{0} WIDE PX"),
+        ("<x/>the", "<x/>THE"),
+        ("<x/>{0}the", "<x/>{0}THE"),
         ("a {0}{1} b", "B A {0}{1}"),  # as one
         ("a {0}/{1} b", "B A {0}/{1}"),
         ("%02d:%02d, b {0}.{1}-{2}_{3} c", "%02d:%02d, C B {0}.{1}-{2}_{3}"),
