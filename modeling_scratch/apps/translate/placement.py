@@ -465,8 +465,9 @@ class PlainTexts:
 
 def _parts(text: str, spans: list[tuple[int, int]]) -> list[Token]:
     """
-    A text with its kept words as atoms. Those with only punctuation between them, as in "{a}/{b}", are one. A comma after the first, as in "{name}, come!", or before the last, as in
-    "Come, {name}!", is part of it: without the word, there would be no comma.
+    A text with its kept words as atoms. Those with only punctuation between them, as in "{a}/{b}", are one. A comma
+    after the first, as in "{name}, come!", or before the last, as in "Come, {name}!", is part of it: without the word,
+    there would be no comma.
     """
     spans = _joined(text, spans)
     (start, end), last = spans[0], spans[-1]

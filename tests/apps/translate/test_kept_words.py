@@ -35,6 +35,7 @@ KINDS = [
     "#{g}",
     "%{h}",
 ]
+KINDS += ["{ a }", "{a:,.2f}", "{ b:>10 }", "${{ c.D }}", "@{e}", "a@{f}.com"]
 KINDS += ["%s", "%-10s", "%.2f", "%ld", "%@", "%1$s", "%(n)d", "%%", "$t(i.j)", "[X4X]", '<x id="1"/>', "<br/>"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
 KINDS += ["{n, plural, =0 {a {b}} other {{g, select, x {{b} c} other {d}}}}"]
@@ -45,6 +46,8 @@ KINDS += [
     "@user@example.org",
     "@types/node",
     "#tag",
+    "#tag/nested",
+    "#tag-two",
     "#größe",
     ":smile:",
     ":+1::heart_eyes:",
@@ -52,7 +55,7 @@ KINDS += [
     "v2.0-rc1",
 ]
 KINDS += ["`a b`", "``c d``"]
-ORDINARY = ["50% of 50%ige 100 %ig", "# 1, #1", "$5.99 US$5", "10:30:45 at 3:2", '{a set of} {a, b} { c } {"d": 1}']
+ORDINARY = ["50% of 50%ige 100 %ig", "# 1, #1", "$5.99 US$5", "10:30:45 at 3:2", '{a set of} {a, b} { c d } {"d": 1}']
 ORDINARY += [
     ":-) :D ;) 8:",
     "C# F#m AT&T",
@@ -69,7 +72,7 @@ ORDINARY += [
     "5 %, 7 % de",
     "x_y and/or",
 ]
-ORDINARY += ["e.g. a.m.", "(see below)", "100%, 20%d", "a@b", "[ ]x"]
+ORDINARY += ["e.g. a.m.", "(see below)", "100%, 20%i", "a@b", "[ ]x"]
 
 
 def kept(text: str, words: KeptWords = KEPT) -> list[str]:
@@ -106,6 +109,10 @@ def test_the_page_s_patterns_are_the_same():
     assert node("-e", script) == [kept(text) for text in texts]
 
 
+def test_a_conversion_directly_after_a_number_is_kept():
+    assert kept("100%s 50%d, 5%@. 50%so") == ["%s", "%d", "%@"]
+
+
 def test_own_patterns_and_literals_are_kept_too():
     words = replace(KEPT, patterns=(own_pattern(r"(\w)\1+"), own_pattern("x*")), literals=("cat", "C++", "\u732b"))
     assert kept("aab xx a {0} {0}x", words) == ["aa", "xx", "{0}", "{0}", "x"]
@@ -131,6 +138,12 @@ HOSTILE = [
     "{n,plural,{a}",
     "{n,plural,}",
     "{ ",
+    "{:",
+    "{a:,",
+    "a@{",
+    "a@{}",
+    "#a-",
+    "#a/#",
     "%(",
     "%1",
     "%0",
