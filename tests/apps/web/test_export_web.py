@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from modeling_scratch.apps.serve.readers import are_foreign, cut_into_sentences
-from modeling_scratch.apps.web import export
 from modeling_scratch.apps.translate.kept_words import KEPT
+from modeling_scratch.apps.web import export
 from modeling_scratch.apps.web.language_table import language_table
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.commands.export import app
@@ -247,7 +247,9 @@ def test_the_page_cuts_text_as_the_service_does(language):
     script += f"console.log(JSON.stringify(cut({json.dumps(text)}, {json.dumps(model)})))"
     parts = node("-e", script)
     assert "".join(part for part, _ in parts) == text
-    assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, language, KEPT) if part[1]]
+    assert [part for part in parts if part[1]] == [
+        list(part) for part in cut_into_sentences(text, language, KEPT) if part[1]
+    ]
 
 
 @needs_runtime
