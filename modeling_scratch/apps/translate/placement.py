@@ -295,7 +295,7 @@ class _Placement:
         """Whether something directly follows an atom, as in "{name}'s", and another word follows in the target."""
         rest, letters = self.source[atom.at : atom.at + 1].strip(), re.compile(r"\w*").match
         word = letters(self.target, position)[0]
-        if not (atom.at or position) and 0 in self.targets_of.get(0, ()):
+        if not (atom.at or position) and rest.isalnum() and 0 in self.targets_of.get(0, ()):
             return False  # at the beginning, its translation follows
         return bool(rest and word) and not atom.space_after and word != letters(self.source, atom.at)[0]
 

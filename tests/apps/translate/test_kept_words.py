@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pages import node
@@ -17,6 +18,7 @@ from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.kept_words import KEPT, KeptWords, in_javascript, own_pattern
 from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.apps.translate.placement import PlainTexts
+from modeling_scratch.apps.web import export
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_config
@@ -232,6 +234,33 @@ def test_a_sentence_does_not_end_within_a_kept_part():
 )
 def test_where_a_kept_word_goes(text, expected):
     assert restored(text).text == expected
+
+
+def test_the_page_puts_them_in_the_same_places():
+    """Among the words of the text itself in capitals."""
+    texts = ["{a}{b} the cat", "%d%% it", '<x id="1"/>the cat', "the {a}cat", 'the <x id="1"/>old cat', "cat{a} it"]
+    texts += ["it sees {a}/{b} now", "{h}:{m} it", "it sleeps, {0}!", "{0}, it sleeps", "it {0}."]
+    module = Path(export.__file__).parent / "page" / "translator.js"
+    script = f"""
+        import {{ takeOut, putBack }} from {json.dumps(module.as_uri())};
+        const pattern = new RegExp({json.dumps(in_javascript())}, "gu");
+        const placed = (text) => {{
+          const [left, kept] = takeOut(text, pattern);
+          const words = Array.from(left.matchAll(/[a-z]+|[^a-z]+/g), ({{ 0: part, index }}) => {{
+            const isWord = /[a-z]/.test(part);
+            const written = part.replaceAll("\\u2060", "").replace(/ +/g, " ").toUpperCase();
+            return {{ text: written, isWord, from: isWord ? [{{ start: index, weight: 1 }}] : [] }};
+          }});
+          while (!words[0].text.trim()) words.shift();
+          return putBack(words.filter(({{ text }}) => text), kept, text, left).map(({{ text }}) => text).join("");
+        }};
+        console.log(JSON.stringify({json.dumps(texts)}.map(placed)));
+    """
+
+    def in_capitals(read: list[str]) -> list[Translated]:
+        return [Translated(text.upper(), [(word, word) for word in range(len(text.split()))]) for text in read]
+
+    assert node("--input-type=module", "-e", script) == [restored(text, in_capitals).text for text in texts]
 
 
 def test_links_are_those_of_the_written_words():

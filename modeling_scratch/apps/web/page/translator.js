@@ -114,7 +114,7 @@ export function takeOut(sentence, pattern) {
 
 // Puts kept parts among the words of a translation: after the word that comes from the word before them, at the
 // beginning, or at the end. A part directly after another stays there.
-function putBack(words, kept, sentence, left) {
+export function putBack(words, kept, sentence, left) {
   const letters = Array.from(left.matchAll(LETTER), ({ index }) => index);
   const best = new Map(); // the start of each source word: the translated word in which it has most weight
   words.forEach(({ from }, index) => {
@@ -135,6 +135,8 @@ function putBack(words, kept, sentence, left) {
       place = passed ? best.get(starts[passed - 1]).index : -1;
       while (/^[-–'’]$/.test(words[place + 1]?.text) && words[place + 2]?.isWord) place += 2; // to the end of a compound
       if (isWhite(sentence[start - 1]) && words[place + 1]?.text[0] === sentence[start - 2]) place++; // after a comma
+      // Directly before a word, it goes before what translates this word.
+      if (isWhite(sentence[start - 1]) && best.has(end)) place = best.get(end).index - 1;
       if (start > letters.at(-1)) place = follows[index] ? lastWord : words.length - 1;
       if (start < letters[0]) place = -1;
     }
@@ -149,13 +151,13 @@ function putBack(words, kept, sentence, left) {
       const [previous, isAfterPart] = [sentence[start - 1], left[start - 1] === LEFT_OUT];
       const isBare = isLetter(previous) || isAfterPart || sentence[start] === ","; // no space is needed
       const isApart = isWhite(previous) || (!isBare && isLetter(made.at(-1)?.text.at(-1)));
-      if (made.length && isApart) made.push(space);
+      if (made.length && isApart && !isWhite(made.at(-1).text.at(-1))) made.push(space);
       made.push(part);
     }
     const next = words[index]?.text[0];
     const behind = sentence[parts.at(-1)?.from[0].end];
-    // At the beginning, no space is needed before the translation of what follows directly.
-    const isJoined = !index && !isWhite(behind) && words[0]?.from.some(({ start }) => start === parts.at(-1)?.from[0].end);
+    // No space is needed before the translation of what follows directly.
+    const isJoined = !isWhite(behind) && words[index]?.from.some(({ start }) => start === parts.at(-1)?.from[0].end);
     if (parts.length && !isJoined && ((!index && isWhite(behind)) || isLetter(next))) made.push(space);
   });
   return made;
