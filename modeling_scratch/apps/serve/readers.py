@@ -79,11 +79,14 @@ def write_documents(
     return found
 
 
-def cut_into_sentences(text: str, language: str | None) -> list[tuple[str, bool]]:
-    """Split a text into parts, each with whether it is a sentence. Joined, the parts are the text."""
+def cut_into_sentences(text: str, language: str | None, kept: KeptWords | None) -> list[tuple[str, bool]]:
+    """
+    Split a text into parts, each with whether it is a sentence. Joined, the parts are the text. `kept` is as in
+    `sentences_of`.
+    """
     parts: list[tuple[str, bool]] = []
     for line in text.splitlines(keepends=True):
-        for piece in cut(line, language):
+        for piece in cut(line, language, kept or ADDRESSES):
             parts += [(piece.before, False), (piece.sentence, True), (piece.after, False)]
     return [part for part in parts if part[0]]
 

@@ -296,7 +296,7 @@ class Service:
         text = text_of(parameters, "text")
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         self._check_length([text])
-        work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, direction.languages[0])
+        work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, direction.languages[0], direction.kept)
         return JSONResponse({"parts": await self._in_time(request, work)})
 
     async def translate_for_page(self, request: Request) -> Response:

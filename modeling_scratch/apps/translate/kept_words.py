@@ -9,29 +9,39 @@ from ...errors import UserError
 # The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" stands only in
 # sets. They take linear time: none can begin twice in what another attempt has read without ending there.
 _LETTER = r"[^\W\d_]"
+_BRACES = r"\{\{\{?[^{}]*\}?\}\}|\{[^\s{}]*\}"  # placeholders in addresses
+_GROUP = rf"""\([^\s<>"()]*\)|{_BRACES}"""
 _ADDRESSES = (
-    r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
-    r"""(?:\([^\s<>"()]*\)|[\w/])""",
-    r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*[\w]",
+    rf"""(?:(?:https?|ftp)://|www\.)(?:{_GROUP}|[^\s<>"(){{}}\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
+    rf"""(?:{_GROUP}|[\w/])""",
+    r"(?<![\w.+-])[\w.+-]+@(?:[\w-]|\{[^\s{}]*\})+\.[\w.-]*[\w]",
     r"\[\^[^\[\]\s]+\]:?",  # references to footnotes
     r"\[[ xX]\](?=\s)",  # checkboxes of task lists
 )
+
+
+def _nested(depth: int) -> str:
+    """Text with pairs of braces, up to `depth` within each other."""
+    return rf"(?:[^{{}}]|\{{{_nested(depth - 1)}\}})*" if depth else "[^{}]*"
+
+
 _PLACEHOLDERS = (
-    r"\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} {% tag %}
-    r"[$#%]\{[^{}]*\}",  # ${name} #{name} %{name}
-    r"""\{[^\s{},;|"]*\}""",  # {name} {0:.2f} {}
+    r"\$?\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} ${{ name }} {% tag %}
+    r"[$#%@]\{[^{}]*\}",  # ${name} #{name} %{name} @{name}
+    r"""\{ ?[^\s{},:;|"]*(?::[^\s{};|"]*)? ?\}""",  # {name} { name } {0:,.2f} {}
     r"\{\s*[\w.]+\s*,\s*(?:date|duration|number|ordinal|spellout|time)(?:\s*,[^{}]*)?\s*\}",  # {n, number}
-    r"\{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,(?:[^{}]|\{[^{}]*\})*\}",  # {n, plural, one {# file}}
+    rf"\{{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,{_nested(4)}\}}",  # {n, plural, one {# file}}
     r"%%|%[0-9]+\$[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[A-Za-z@]",  # %1$s
     rf"%\((?:{_LETTER}|_)[\w.]*\)[-+0#]*[0-9]*(?:\.[0-9]+)?[A-Za-z]",  # %(name)s
     r"(?<![0-9%])%[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcsSp@](?![\w])",  # %s %.2f %@
+    r"(?<=[0-9])%[dfs@](?![\w])",  # 100%s
     r"\$t\([^()]*\)",  # $t(key)
     r"\[X[0-9]+X\]",  # [X4X], by which clients such as Weblate replace their own
     r"<[A-Za-z0-9][^<>]*/>",  # <x id="1"/>
 )
 _NAMES = (
     rf"(?<![\w@./+-])@_*{_LETTER}[\w]*(?:[./-][\w]+)*(?:@[\w-]+(?:\.[\w-]+)+)?",  # @name @name@example.org
-    rf"(?<![\w&#/])#{_LETTER}[\w]*",  # #tag
+    rf"(?<![\w&#/])#{_LETTER}[\w]*(?:[/-][\w]+)*",  # #tag #tag/nested
     r"(?<![\w:])(?::(?:[a-z][a-z0-9_+-]+|[+-]1|100):)+(?![\w:])",  # :smile:
     r"(?<![\w.])[vV][0-9]+(?:\.[0-9]+)+(?:[-.]?(?:alpha|beta|dev|rc)\.?[0-9]*)?(?![\w])",  # v1.2.3
     r"(?<![\w`])`[^\s`](?:[^`\n]*[^\s`])?`(?![\w`])|(?<![\w`])``[^\s`](?:[^`\n]*[^\s`])?``(?![\w`])",  # `code`

@@ -295,6 +295,8 @@ class _Placement:
         """Whether something directly follows an atom, as in "{name}'s", and another word follows in the target."""
         rest, letters = self.source[atom.at : atom.at + 1].strip(), re.compile(r"\w*").match
         word = letters(self.target, position)[0]
+        if not (atom.at or position) and rest.isalnum() and 0 in self.targets_of.get(0, ()):
+            return False  # at the beginning, its translation follows
         return bool(rest and word) and not atom.space_after and word != letters(self.source, atom.at)[0]
 
     def _element(self, element: Element, low: int, high: int, within: list[Element]) -> str:
@@ -463,9 +465,11 @@ class PlainTexts:
 
 def _parts(text: str, spans: list[tuple[int, int]]) -> list[Token]:
     """
-    A text with its kept words as atoms. A comma after the first, as in "{name}, come!", or before the last, as in
-    "Come, {name}!", is part of it: without the word, there would be no comma.
+    A text with its kept words as atoms. Those with only punctuation between them, as in "{a}/{b}", are one. A comma
+    after the first, as in "{name}, come!", or before the last, as in "Come, {name}!", is part of it: without the word,
+    there would be no comma.
     """
+    spans = _joined(text, spans)
     (start, end), last = spans[0], spans[-1]
     if not text[:start].strip() and text[end : end + 1] in (",", ";", ":"):
         spans = [(start, end + 1), *spans[1:]]
@@ -478,6 +482,23 @@ def _parts(text: str, spans: list[tuple[int, int]]) -> list[Token]:
         parts += [Text(text[done:start], text[done:start]), Markup("atom", text[start:end])]
         done = end
     return [*parts, Text(text[done:], text[done:])]
+
+
+def _joined(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans of which those with nothing between them but punctuation other than brackets and quotes are one."""
+    joined = spans[:1]
+    for start, end in spans[1:]:
+        first, done = joined[-1]
+        if any(map(_divides, text[done:start])):
+            joined.append((start, end))
+        else:
+            joined[-1] = first, end
+    return joined
+
+
+def _divides(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] in "LNZC" or category in ("Ps", "Pe", "Pi", "Pf") or character == '"'
 
 
 def _places(parts: Sequence[tuple[str, int | None]], plain: str, whole: str) -> dict[int, set[int]]:

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pages import node
@@ -17,6 +18,7 @@ from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.kept_words import KEPT, KeptWords, in_javascript, own_pattern
 from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.apps.translate.placement import PlainTexts
+from modeling_scratch.apps.web import export
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_config
@@ -35,14 +37,19 @@ KINDS = [
     "#{g}",
     "%{h}",
 ]
+KINDS += ["{ a }", "{a:,.2f}", "{ b:>10 }", "${{ c.D }}", "@{e}", "a@{f}.com"]
 KINDS += ["%s", "%-10s", "%.2f", "%ld", "%@", "%1$s", "%(n)d", "%%", "$t(i.j)", "[X4X]", '<x id="1"/>', "<br/>"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
+KINDS += ["{n, plural, =0 {a {b}} other {{g, select, x {{b} c} other {d}}}}"]
 KINDS += ["https://example.org/a?b=c_(d)", "www.example.org", "a.b@example.org", "[^1]"]
+KINDS += ["https://example.org/{id}?q={b}", "www.example.org/{{ a b }}/{{{c}}}"]
 KINDS += [
     "@anna",
     "@user@example.org",
     "@types/node",
     "#tag",
+    "#tag/nested",
+    "#tag-two",
     "#größe",
     ":smile:",
     ":+1::heart_eyes:",
@@ -50,7 +57,7 @@ KINDS += [
     "v2.0-rc1",
 ]
 KINDS += ["`a b`", "``c d``"]
-ORDINARY = ["50% of 50%ige 100 %ig", "# 1, #1", "$5.99 US$5", "10:30:45 at 3:2", '{a set of} {a, b} { c } {"d": 1}']
+ORDINARY = ["50% of 50%ige 100 %ig", "# 1, #1", "$5.99 US$5", "10:30:45 at 3:2", '{a set of} {a, b} { c d } {"d": 1}']
 ORDINARY += [
     ":-) :D ;) 8:",
     "C# F#m AT&T",
@@ -67,7 +74,7 @@ ORDINARY += [
     "5 %, 7 % de",
     "x_y and/or",
 ]
-ORDINARY += ["e.g. a.m.", "(see below)", "100%, 20%d", "a@b", "[ ]x"]
+ORDINARY += ["e.g. a.m.", "(see below)", "100%, 20%i", "a@b", "[ ]x"]
 
 
 def kept(text: str, words: KeptWords = KEPT) -> list[str]:
@@ -104,6 +111,10 @@ def test_the_page_s_patterns_are_the_same():
     assert node("-e", script) == [kept(text) for text in texts]
 
 
+def test_a_conversion_directly_after_a_number_is_kept():
+    assert kept("100%s 50%d, 5%@. 50%so") == ["%s", "%d", "%@"]
+
+
 def test_own_patterns_and_literals_are_kept_too():
     words = replace(KEPT, patterns=(own_pattern(r"(\w)\1+"), own_pattern("x*")), literals=("cat", "C++", "\u732b"))
     assert kept("aab xx a {0} {0}x", words) == ["aa", "xx", "{0}", "{0}", "x"]
@@ -129,6 +140,12 @@ HOSTILE = [
     "{n,plural,{a}",
     "{n,plural,}",
     "{ ",
+    "{:",
+    "{a:,",
+    "a@{",
+    "a@{}",
+    "#a-",
+    "#a/#",
     "%(",
     "%1",
     "%0",
@@ -154,6 +171,9 @@ HOSTILE += [
     "a.",
     "www.",
     "http://(",
+    "http://{",
+    "http://{a",
+    "http://{{a}",
     "[^",
     " ",
 ]
@@ -202,13 +222,45 @@ def test_a_sentence_does_not_end_within_a_kept_part():
         ("It sleeps, {0}!", "SLEEPS, {0}! IT"),
         ("{0}'s cat", "{0} CAT 'S"),
         ("{0}px wide", "{0} WIDE PX"),
-        ("a {0}{1} b", "{0}{1} B A"),
+        ("<x/>the", "<x/>THE"),
+        ("<x/>{0}the", "<x/>{0}THE"),
+        ("a {0}{1} b", "B A {0}{1}"),  # as one
+        ("a {0}/{1} b", "B A {0}/{1}"),
+        ("%02d:%02d, b {0}.{1}-{2}_{3} c", "%02d:%02d, C B {0}.{1}-{2}_{3}"),
+        ("b {0}({1}) c", "C {0}({1}) B"),  # brackets belong to the text
         ("  {0}  %s ", "{0}  %s"),  # nothing to translate
         ("{0}: ***", "{0}: ***"),
     ],
 )
 def test_where_a_kept_word_goes(text, expected):
     assert restored(text).text == expected
+
+
+def test_the_page_puts_them_in_the_same_places():
+    """Among the words of the text itself in capitals."""
+    texts = ["{a}{b} the cat", "%d%% it", '<x id="1"/>the cat', "the {a}cat", 'the <x id="1"/>old cat', "cat{a} it"]
+    texts += ["it sees {a}/{b} now", "{h}:{m} it", "it sleeps, {0}!", "{0}, it sleeps", "it {0}."]
+    module = Path(export.__file__).parent / "page" / "translator.js"
+    script = f"""
+        import {{ takeOut, putBack }} from {json.dumps(module.as_uri())};
+        const pattern = new RegExp({json.dumps(in_javascript())}, "gu");
+        const placed = (text) => {{
+          const [left, kept] = takeOut(text, pattern);
+          const words = Array.from(left.matchAll(/[a-z]+|[^a-z]+/g), ({{ 0: part, index }}) => {{
+            const isWord = /[a-z]/.test(part);
+            const written = part.replaceAll("\\u2060", "").replace(/ +/g, " ").toUpperCase();
+            return {{ text: written, isWord, from: isWord ? [{{ start: index, weight: 1 }}] : [] }};
+          }});
+          while (!words[0].text.trim()) words.shift();
+          return putBack(words.filter(({{ text }}) => text), kept, text, left).map(({{ text }}) => text).join("");
+        }};
+        console.log(JSON.stringify({json.dumps(texts)}.map(placed)));
+    """
+
+    def in_capitals(read: list[str]) -> list[Translated]:
+        return [Translated(text.upper(), [(word, word) for word in range(len(text.split()))]) for text in read]
+
+    assert node("--input-type=module", "-e", script) == [restored(text, in_capitals).text for text in texts]
 
 
 def test_links_are_those_of_the_written_words():

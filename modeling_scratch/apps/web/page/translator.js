@@ -82,12 +82,19 @@ const overlaps = ([start, end], [from, to]) => start < to && from < end;
 const LEFT_OUT = "\u2060"; // invisible: `clean` removes it, and positions stay
 const LETTER = /[\p{L}\p{N}]/gu;
 const isLetter = (character) => /[\p{L}\p{N}]/u.test(character ?? "");
+const DIVIDER = /[\p{L}\p{N}\p{Z}\p{C}\p{Ps}\p{Pe}\p{Pi}\p{Pf}"]/u; // all but punctuation and symbols
 const isWhite = (character) => /\s/.test(character ?? "");
 
 // Takes the parts that match `pattern` out of a sentence, as in placement.py. Returns what is left, with LEFT_OUT in
 // their place, and the parts: { start, end }.
 export function takeOut(sentence, pattern) {
-  const kept = pattern ? Array.from(sentence.matchAll(pattern), ({ 0: { length }, index }) => ({ start: index, end: index + length })) : [];
+  const kept = [];
+  for (const { 0: { length }, index } of pattern ? sentence.matchAll(pattern) : []) {
+    const [last, end] = [kept.at(-1), index + length];
+    // Those with only punctuation between them, as in "{a}/{b}", are one.
+    if (last && !DIVIDER.test(sentence.slice(last.end, index))) last.end = end;
+    else kept.push({ start: index, end });
+  }
   const left = sentence.split("");
   const [first, last] = [kept[0], kept.at(-1)];
   // The comma in "{name}, come!" and in "Come, {name}!".
@@ -107,7 +114,7 @@ export function takeOut(sentence, pattern) {
 
 // Puts kept parts among the words of a translation: after the word that comes from the word before them, at the
 // beginning, or at the end. A part directly after another stays there.
-function putBack(words, kept, sentence, left) {
+export function putBack(words, kept, sentence, left) {
   const letters = Array.from(left.matchAll(LETTER), ({ index }) => index);
   const best = new Map(); // the start of each source word: the translated word in which it has most weight
   words.forEach(({ from }, index) => {
@@ -128,6 +135,8 @@ function putBack(words, kept, sentence, left) {
       place = passed ? best.get(starts[passed - 1]).index : -1;
       while (/^[-–'’]$/.test(words[place + 1]?.text) && words[place + 2]?.isWord) place += 2; // to the end of a compound
       if (isWhite(sentence[start - 1]) && words[place + 1]?.text[0] === sentence[start - 2]) place++; // after a comma
+      // Directly before a word, it goes before what translates this word.
+      if (isWhite(sentence[start - 1]) && best.has(end)) place = best.get(end).index - 1;
       if (start > letters.at(-1)) place = follows[index] ? lastWord : words.length - 1;
       if (start < letters[0]) place = -1;
     }
@@ -142,12 +151,14 @@ function putBack(words, kept, sentence, left) {
       const [previous, isAfterPart] = [sentence[start - 1], left[start - 1] === LEFT_OUT];
       const isBare = isLetter(previous) || isAfterPart || sentence[start] === ","; // no space is needed
       const isApart = isWhite(previous) || (!isBare && isLetter(made.at(-1)?.text.at(-1)));
-      if (made.length && isApart) made.push(space);
+      if (made.length && isApart && !isWhite(made.at(-1).text.at(-1))) made.push(space);
       made.push(part);
     }
     const next = words[index]?.text[0];
     const behind = sentence[parts.at(-1)?.from[0].end];
-    if (parts.length && ((!index && isWhite(behind)) || isLetter(next))) made.push(space);
+    // No space is needed before the translation of what follows directly.
+    const isJoined = !isWhite(behind) && words[index]?.from.some(({ start }) => start === parts.at(-1)?.from[0].end);
+    if (parts.length && !isJoined && ((!index && isWhite(behind)) || isLetter(next))) made.push(space);
   });
   return made;
 }
