@@ -43,7 +43,7 @@ _ENVIRONMENTS = r"((?:align|alignat|equation|eqnarray|flalign|gather|multline)\*
 
 # In text: kept as it is.
 _KEPT = re.compile(
-    rf"{_LIQUID}|{_HUGO}|{_TEMPLATE}|{_BRACES}|{_COMPONENT}|{_FORMULA}"
+    rf"{_LIQUID}|{_HUGO}|(?<![#$%@])(?:{_TEMPLATE}|{_BRACES})|{_COMPONENT}|{_FORMULA}"  # ${x} is a kept word
     r"|!\[\[[^\[\]\n]+\]\]|\[\[[^\[\]\n|]+\]\](?![(\[])"  # embedded pages, wiki links
     r"|\[-?@[^\[\]\n]+\](?![(\[])"  # citations
     r"|\^\[[^\[\]\n]+\]"  # footnotes

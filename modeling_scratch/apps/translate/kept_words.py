@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...errors import UserError
+from ...errors import UserError, shortened
 
 # The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" stands only in
 # sets. They take linear time: none can begin twice in what another attempt has read without ending there.
@@ -92,11 +92,13 @@ KEPT = KeptWords(re.compile("|".join((*_ADDRESSES, *_PLACEHOLDERS, *_NAMES))))  
 
 
 def own_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression for `KeptWords`. Raises UserError if it is not valid."""
+    """A regular expression for `KeptWords`. Raises UserError if it is empty or not valid."""
+    if not pattern:
+        raise UserError("--keep takes a regular expression, not an empty one")
     try:
         return re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"--keep {pattern}: not a regular expression: {error}") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UserError(f"--keep {shortened(pattern, 40)}: not a regular expression: {error}") from None
 
 
 def in_javascript(kept: KeptWords = KEPT) -> str:

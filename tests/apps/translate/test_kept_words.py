@@ -128,6 +128,9 @@ def test_own_patterns_and_literals_are_kept_too():
     assert kept("a {b c", replace(KEPT, literals=("a {", "{b"))) == ["a {b"]  # overlapping
     with pytest.raises(UserError, match=r"^--keep \(: not a regular expression: missing \)"):
         own_pattern("(")
+    for pattern in ("", "a{999999999999}", "(" * 5000):
+        with pytest.raises(UserError, match="^--keep .{5,300}$"):
+            own_pattern(pattern)
 
 
 HOSTILE = [
