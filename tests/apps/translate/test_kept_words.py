@@ -129,7 +129,7 @@ def test_own_patterns_and_literals_are_kept_too():
     with pytest.raises(UserError, match=r"^--keep \(: not a regular expression: missing \)"):
         own_pattern("(")
     for pattern in ("", "a{999999999999}", "(" * 5000):
-        with pytest.raises(UserError, match="^--keep .{5,300}$"):
+        with pytest.raises(UserError, match=r"^--keep .{5,300}$"):
             own_pattern(pattern)
 
 
