@@ -163,8 +163,8 @@ def main(
                 if not others:
                     problem = f"{model} has no confidence.json, which scratch train writes; leave it out"
                 raise UserError(f"--confidence: {problem}")
-            is_scored = scores or n_best is not None or translator.confidence is not None
-            settings |= {"num_return_sequences": n_best or 1, "scores": is_scored}
+            is_scored = scores or confidence or n_best is not None
+            settings |= {"num_return_sequences": n_best or 1, "scores": is_scored or None}  # None: if there are any
             if alignments or format in WITH_INLINE_MARKUP:
                 settings["align"] = n_best or 1
                 with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have

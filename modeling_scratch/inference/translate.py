@@ -192,14 +192,15 @@ class Translator:
         return (self.translate_batch(*batch, **settings) for batch in batches)
 
     def translate_batch(
-        self, texts: Sequence[str], tokens: list[list[int]], scores: bool = False, align: int = 0, **generation
+        self, texts: Sequence[str], tokens: list[list[int]], scores: bool | None = False, align: int = 0, **generation
     ) -> Translations:
         """
         Translate one batch, without dropout.
 
         Args:
             tokens: the token ids of each text.
-            scores: add the translations' scores and, if the model has been calibrated, confidences.
+            scores: add the translations' scores and, if the model has been calibrated, confidences. None: if the search
+                provides them, as this project's own loops do.
             align: how many of the best translations of each text get `weights`.
             generation: arguments of `model.generate`.
         """
@@ -212,7 +213,7 @@ class Translator:
             Translation(text, score, not whole, length=length)
             for text, score, whole, length in zip(strings, numbers, is_whole, lengths, strict=True)
         ]
-        if scores and self.confidence is not None:
+        if log_probabilities is not None and self.confidence is not None:
             found = [
                 replace(each, confidence=self.confidence(tokens[place // several], each.length, each.score))
                 for place, each in enumerate(found)

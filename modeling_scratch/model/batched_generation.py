@@ -148,13 +148,14 @@ def target_lengths(model: PreTrainedModel, sequences: torch.Tensor) -> tuple[tor
 
 @torch.no_grad()
 def generate_batch(
-    model: PreTrainedModel, ids: list[list[int]], return_scores: bool = False, **generation
+    model: PreTrainedModel, ids: list[list[int]], return_scores: bool | None = False, **generation
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
     Translate one batch of tokenized sentences, without dropout.
 
     Args:
         ids: the source tokens of each sentence.
+        return_scores: None: if the loops provide them.
         generation: arguments of `model.generate`. The length is limited to what learned positions allow.
 
     Returns:
@@ -173,7 +174,7 @@ def generate_batch(
     }
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     generation = generation | _length_limit(model, generation)
-    if return_scores:
+    if return_scores is not False:
         generation["return_dict_in_generate"] = True
     if training := model.training:  # changing the mode of all modules takes as long as half a step
         model.eval()
@@ -184,9 +185,10 @@ def generate_batch(
             model.train()
     sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
     sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
-    if not return_scores:
+    scores = getattr(output, "log_probabilities", None) if return_scores is not False else None
+    if scores is None and not return_scores:
         return sequences, None
-    if (scores := getattr(output, "log_probabilities", None)) is None:
+    if scores is None:
         raise ValueError(
             "return_scores: scores come from this project's own search loops, which do not support this model or these "
             "arguments of generate; return_scores=False does without"

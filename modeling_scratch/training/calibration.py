@@ -46,7 +46,7 @@ def calibrate(
     misspelled, and, if the languages differ, references in place of sources. All processes call this together.
 
     Returns:
-        None if there are fewer than 100 validation sentences.
+        None if there are fewer than 100 validation sentences, or the search gives no scores, as that of sharded models.
     """
     pairs = inputs.pairs["validation"].shuffle(seed=recipe.seed)
     pairs = pairs.select(range(min(_MOST, len(pairs))))
@@ -55,10 +55,13 @@ def calibrate(
     for kind, (sources, features) in _kinds(recipe, pairs).items():
         tokens = translator.tokenize(sources, features=features)
         tokens = [row if len(row) <= translator.limit else [] for row in tokens]
-        rows = translate_on_processes(translator, sources, accelerator, stop, tokens=tokens, scores=True, **limits)
+        rows = translate_on_processes(translator, sources, accelerator, stop, tokens=tokens, scores=None, **limits)
         found[kind] = [(ids, best.length, best.score) for ids, (best, *_) in zip(tokens, rows, strict=True) if ids]
     if len(found["validation"]) < _FEWEST:
         logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
+        return None
+    if not any(score for _, _, score in found["validation"]):
+        logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
         return None
     known = NgramSet.of(_frequent_ngrams(recipe, inputs))
     made = Confidence({}, getattr(model.generation_config, "longest_training_source", None), known)

@@ -248,7 +248,7 @@ def translate_and_score(
     options |= section.batch_limits() | {"accelerator": accelerator, "features": features_of(pairs)}
     translator = Translator(model, tokenizers[0], tokenizers[1], confidence)
     if confidence is not None:
-        options["scores"] = True
+        options["scores"] = None
     with explained:
         translations = translate_on_processes(translator, sources, **options)
     outputs = [[each.text for each in row] for row in translations]

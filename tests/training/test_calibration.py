@@ -136,3 +136,13 @@ def test_the_card_says_what_was_measured(calibrated):
 def test_few_validation_sentences_calibrate_nothing(trained):
     assert not (trained / "confidence.json").exists()
     assert "confidence" not in read_metrics(trained, "test")[0]
+
+
+def test_a_search_without_scores_translates_without_confidence(calibrated, tmp_path, monkeypatch):
+    """Transformers' own loops run for settings such as a repetition penalty."""
+    folder = shutil.copytree(calibrated, tmp_path / "run")
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"repetition_penalty": 1.5}))
+    code, output, warnings = run_translate(monkeypatch, folder, lines("Zwei ganz andere Sprachen sind dies."))
+    assert (code, warnings, output.count(b"\n")) == (0, "", 1)
+    assert "return_scores" in run_translate(monkeypatch, folder, lines("a"), confidence=True)[2]

@@ -80,7 +80,7 @@ async def translate_texts(
         raise UserError(problem)
     beams = max(engine.num_beams, count)
     settings = {"num_beams": beams, "num_return_sequences": count, "align": count if plain.places else int(align)}
-    settings["scores"] = engine.confidence is not None
+    settings["scores"] = None if engine.confidence else False  # None: if the search provides them
     translations = await batcher.translate(engine, plain.texts, tokens, settings)
     known = await aside_if_long(plain.texts, count, asyncio.to_thread, _linked, plain, translations)
     write = texts, format, languages, kept, known, count
