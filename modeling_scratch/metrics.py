@@ -559,9 +559,12 @@ def describe_heads(record: dict[str, Any]) -> list[str]:
 
 def describe_calibration(measured: dict[str, Any]) -> str:
     """Which shares of sentences a calibrated confidence calls doubtful, with its precision and recall."""
-    shares = ", ".join(f"{100 * share:.0f} % of those that are {kind}" for kind, share in measured["doubtful"].items())
-    shares = shares.replace("of those that are validation", "of validation sentences")
-    return f"doubtful are {shares}; precision {measured['precision']:.2f}, recall {measured['recall']:.2f}"
+    named = {"validation": "validation sentences"}
+    shares = [
+        f"{100 * share:.0f} % of {named.get(kind, f'those that are {kind}')}"
+        for kind, share in measured["doubtful"].items()
+    ]
+    return f"doubtful are {', '.join(shares)}; precision {measured['precision']:.2f}, recall {measured['recall']:.2f}"
 
 
 def describe_confidence(record: dict[str, Any]) -> list[str]:

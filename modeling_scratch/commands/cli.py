@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 from safetensors import SafetensorError
@@ -23,6 +23,9 @@ from ..errors import (
     redacted_traceback,
     shortened,
 )
+
+if TYPE_CHECKING:
+    from ..model.confidence import Confidence
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # the exit code that shells report for SIGINT
@@ -126,6 +129,15 @@ def _end(code: int, message: str, is_main: bool, debug: bool) -> NoReturn:
     if is_main:
         print(redact(message), file=sys.stderr, flush=True)
     sys.exit(code)
+
+
+def check_confidence(option: str, models: list[str], confidence: "Confidence | None") -> None:
+    """Raise UserError for an option that needs a confidence, if these models have none."""
+    if confidence is None:
+        problem = "an ensemble has no confidence; name one model"
+        if len(models) == 1:
+            problem = f"{models[0]} has no confidence.json, which scratch train writes; leave it out"
+        raise UserError(f"{option}: {problem}")
 
 
 def wait_for_threads() -> None:

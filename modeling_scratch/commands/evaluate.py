@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import UserError
-from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
+from .cli import Debug, check_confidence, is_main_process, one_line_errors, set_up_terminal
 
 # Keys of the recipe's `evaluation` section that are arguments of `generate`.
 _GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
@@ -60,9 +60,8 @@ def main(
         scored_alike = config is None and torch.accelerator.is_available()
         as_run = recipe.model_copy(update={"trackers": []}) if scored_alike else None
         accelerator = make_accelerator(as_run, before=path.parent)
-        if curve is not None and (others or load_confidence(model) is None):
-            problem = "an ensemble has no confidence" if others else f"{model} has no confidence.json"
-            raise UserError(f"--curve {curve}: {problem}")
+        if curve is not None:
+            check_confidence(f"--curve {curve}", models, None if others else load_confidence(model))
         lines = []
         with explained_loss_of_a_process(accelerator):
             further = list(recipe.data.test_sets) if split == "test" else []

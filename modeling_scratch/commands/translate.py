@@ -14,7 +14,7 @@ import typer
 from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..apps.translate.kept_words import KEPT, own_pattern
 from ..errors import UserError, as_user_error
-from .cli import Debug, Dtype, log_to_terminal, one_line_errors
+from .cli import Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -158,11 +158,8 @@ def main(
                 settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
             if n_best is not None:
                 settings["num_beams"] = num_beams or max(n_best, translator.num_beams)
-            if confidence and translator.confidence is None:
-                problem = "an ensemble has no confidence; translate with one model"
-                if not others:
-                    problem = f"{model} has no confidence.json, which scratch train writes; leave it out"
-                raise UserError(f"--confidence: {problem}")
+            if confidence:
+                check_confidence("--confidence", names, translator.confidence)
             is_scored = scores or confidence or n_best is not None
             settings |= {"num_return_sequences": n_best or 1, "scores": is_scored or None}  # None: if there are any
             if alignments or format in WITH_INLINE_MARKUP:

@@ -55,14 +55,14 @@ def calibrate(
     for kind, (sources, features) in _kinds(recipe, pairs).items():
         tokens = translator.tokenize(sources, features=features)
         tokens = [row if len(row) <= translator.limit else [] for row in tokens]
+        if kind == "validation" and sum(map(bool, tokens)) < _FEWEST:
+            logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
+            return None
         rows = translate_on_processes(translator, sources, accelerator, stop, tokens=tokens, scores=None, **limits)
         found[kind] = [(ids, best.length, best.score) for ids, (best, *_) in zip(tokens, rows, strict=True) if ids]
-    if len(found["validation"]) < _FEWEST:
-        logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
-        return None
-    if not any(score for _, _, score in found["validation"]):
-        logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
-        return None
+        if kind == "validation" and not any(score for _, _, score in found[kind]):
+            logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
+            return None
     known = NgramSet.of(_frequent_ngrams(recipe, inputs))
     made = Confidence({}, getattr(model.generation_config, "longest_training_source", None), known)
     values = [made.signals_of(*each) for each in found["validation"]]
