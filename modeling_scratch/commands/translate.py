@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
+from ..apps.documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..apps.translate.kept_words import KEPT, own_pattern
 from ..errors import UserError, as_user_error
 from .cli import Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
@@ -66,7 +66,7 @@ _KeepGoing = Annotated[
 ]
 _Format = Annotated[
     Literal["lines", *FORMATS] | None,
-    typer.Option(help="lines of a sentence each, the default; or a document, whose structure stays"),
+    typer.Option(help="lines of a sentence each; or a document, whose structure stays (default: as the input's name)"),
 ]
 
 
@@ -117,12 +117,14 @@ def main(
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is written;
     with --keep-going it is left empty. An output that reaches the maximum length is a warning.
 
-    A document (--format) is cut into sentences, or, if the model has no languages, into lines and paragraphs.
-    Everything else in it stays; with --keep-going, so does a sentence that is too long.
+    A document (--format, or an input such as page.html) is cut into sentences, or, if the model has no languages, into
+    lines and paragraphs. Everything else in it stays; with --keep-going, so does a sentence that is too long.
     """
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
+        if format is None and input is not None and features_column is None:
+            format = _format_of(input)
         has_columns = scores or confidence or n_best or alignments
         _check_options(input, output, length_penalty, format, has_columns, language)
         _check_features(features, features_column, format, alignments)
@@ -174,13 +176,20 @@ def main(
                 from ..apps.documents.translation import translated_document
 
                 languages = _languages(translator.source_tokenizer.init_kwargs, format, language, is_translator)
-                text = translated_document(path, format, languages, translator, settings, keep_going, quiet, kept)
-                file.write(text)
+                more = (keep_going, quiet, kept)
+                file.buffer.write(translated_document(path, format, languages, translator, settings, *more))
             else:
                 columns, size = (n_best is not None, scores, alignments), max(1, 2 * count)
                 conditions = Features(features or "", features_column)
                 more = (keep_going, quiet, size, conditions, confidence, kept)
                 translate_lines(path, file, translator, settings, *columns, *more)
+
+
+def _format_of(name: str) -> str | None:
+    try:
+        return format_of(name)
+    except UserError as error:
+        raise UserError(f"{error}; to translate it line by line all the same, add --format lines") from None
 
 
 def _languages(
@@ -231,5 +240,5 @@ def _check_options(
         )
     if language is not None and format not in FORMATS:
         raise UserError("--language is for documents: add --format, such as --format text")
-    if format is None and input is not None and (kind := ENDINGS.get(Path(input).suffix.lower())):
-        logger.warning(f"{input} is read line by line; to keep its structure, add --format {kind}")
+    if format in FORMATS and FORMATS[format].is_binary and output is None and sys.stdout.isatty():
+        raise UserError(f"--format {format}: the translation is not text; add --output with the name of a file")

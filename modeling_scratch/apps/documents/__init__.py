@@ -1,7 +1,58 @@
 """Documents: their text is translated, and their structure stays. Each format of `FORMATS` has a module."""
 
-# The module of each format, with a function `read_MODULE`. Some need packages from an extra.
-FORMATS = {"text": "plain", "markdown": "markdown", "html": "html", "srt": "srt"}
-# The format of each file name suffix.
-ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
-WITH_INLINE_MARKUP = {"markdown", "html"}  # formats with tags that are placed by word alignments
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from ...errors import UserError
+
+
+@dataclass(frozen=True)
+class Format:
+    """
+    A format of documents.
+
+    Args:
+        module: has a function `read_MODULE`, which takes the document and the kept words. Some need an extra.
+        endings: of the names of files in this format, in lower case.
+        has_markup: whether it has tags within sentences, which are placed by word alignments.
+        is_binary: whether it is read from bytes; otherwise from text.
+        names_target: whether the document names its language: the reader takes that of the translation, too.
+    """
+
+    module: str
+    endings: tuple[str, ...] = ()
+    has_markup: bool = False
+    is_binary: bool = False
+    names_target: bool = False
+
+
+FORMATS = {
+    "text": Format("plain"),
+    "markdown": Format("markdown", (".md", ".markdown"), has_markup=True),
+    "html": Format("html", (".html", ".htm"), has_markup=True),
+    "srt": Format("srt", (".srt",)),
+}
+WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
+# Endings of files that are not lines of text, and that nothing here reads.
+_UNKNOWN = (
+    ".7z .ass .azw3 .csv .doc .docm .dtd .fb2 .gz .ini .ipynb .key .mobi .numbers .odp .ods .pages .pdf .plist .png "
+    ".ppt .pptx .pub .resx .rst .rtf .ssa .stringsdict .svg .tex .tmx .toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml"
+    " .yaml .yml .zip"
+)
+
+
+def format_of(name: str) -> str | None:
+    """
+    The format of a file, by the end of its name; None: unknown, so it may be lines of text.
+
+    Raises:
+        UserError: it is in a format with structure that is not in `FORMATS`.
+    """
+    lower = PurePath(name).name.lower()
+    for format, described in FORMATS.items():
+        if lower.endswith(described.endings):
+            return format
+    if lower.endswith(tuple(_UNKNOWN.split())):
+        known = ", ".join(ending for described in FORMATS.values() for ending in described.endings)
+        raise UserError(f"{name}: files of this kind are not translated, only text and {known}")
+    return None

@@ -1,11 +1,15 @@
 """Reads a document of any format into paragraphs of plain text, and writes it with their translations."""
 
+import codecs
 import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from typing import Generic, TypeVar
 
+from ...errors import UserError
 from ..translate.kept_words import KEPT, KeptWords
 from ..translate.paragraphs import Translated, TranslateParagraphs
 from . import FORMATS
@@ -13,8 +17,11 @@ from . import FORMATS
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
+Content = TypeVar("Content", str, bytes)
+
+
 @dataclass(frozen=True)
-class Document:
+class Document(Generic[Content]):
     """
     A document that has been read.
 
@@ -24,25 +31,45 @@ class Document:
     """
 
     paragraphs: list[str]
-    write: Callable[[Sequence[Translated]], str]
+    write: Callable[[Sequence[Translated]], Content]
 
 
-def read_document(text: str, format: str, kept: KeptWords = KEPT) -> Document:
+def read_document(
+    content: Content, format: str, kept: KeptWords = KEPT, target: str | None = None
+) -> Document[Content]:
     """
-    Read a document. Writing it restores its byte order mark and its line breaks.
+    Read a document. Writing it restores its encoding, its byte order mark and its line breaks.
 
     Args:
+        content: a text, or the bytes of a file: UTF-8, or UTF-16 with a byte order mark, unless the format is binary.
         format: a key of FORMATS.
         kept: what stays as it is.
+        target: the language tag of the translation, which some formats name; None: unknown.
 
     Raises:
         UserError: the document is not in this format, or too damaged to read.
     """
+    described = FORMATS[format]
+    module = import_module(f".{described.module}", __package__)
+    read = getattr(module, f"read_{described.module}")
+    if described.names_target:
+        read = partial(read, target=target)
+    if isinstance(content, str):
+        return _read_text(content, read, kept)
+    if described.is_binary:
+        return read(content, kept)
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+    try:
+        document = _read_text(content.decode(encoding), read, kept)
+    except UnicodeDecodeError as error:
+        raise UserError(f"not valid {encoding.upper()} ({error.reason} at byte {error.start:,})") from None
+    return Document(document.paragraphs, lambda translations: document.write(translations).encode(encoding))
+
+
+def _read_text(text: str, read: Callable[[str, KeptWords], Document[str]], kept: KeptWords) -> Document[str]:
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = text.removeprefix(mark)
     ends = _LINE_END.findall(text)
-    name = FORMATS[format]
-    read: Callable[[str, KeptWords], Document] = getattr(import_module(f".{name}", __package__), f"read_{name}")
     document = read(_LINE_END.sub("\n", text), kept)
 
     def write(translations: Sequence[Translated]) -> str:
@@ -59,12 +86,18 @@ def _with_ends(text: str, ends: list[str]) -> str:
     return "".join(map("".join, zip(parts, [*ends, ""], strict=True)))
 
 
-def translate_document(text: str, format: str, translate: TranslateParagraphs, kept: KeptWords = KEPT) -> str:
+def translate_document(
+    content: Content,
+    format: str,
+    translate: TranslateParagraphs,
+    kept: KeptWords = KEPT,
+    target: str | None = None,
+) -> Content:
     """
     Translate a document. The other arguments, and errors, are those of `read_document`.
 
     Args:
         translate: called once, with all paragraphs of the document as plain text.
     """
-    document = read_document(text, format, kept)
+    document = read_document(content, format, kept, target)
     return document.write(translate(document.paragraphs))

@@ -23,7 +23,7 @@ def translated_document(
     keep_going: bool = False,
     quiet: bool = False,
     kept: KeptWords | None = None,
-) -> str:
+) -> bytes:
     """
     Read a document and translate it.
 
@@ -35,24 +35,20 @@ def translated_document(
         keep_going, quiet, kept: see `translate_sentences`.
 
     Raises:
-        UserError: the document is not UTF-8 or not in this format, or a sentence is too long for the model.
+        UserError: the document is not in this format, or a sentence is too long for the model.
     """
-    name = path or "standard input"
-    try:
-        text = whole_input(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
 
     def translate(sentences: list[str]) -> list[Translated]:
         return translate_sentences(sentences, translator, settings, keep_going, quiet, kept)
 
+    def translate_all(paragraphs: list[str]) -> list[Translated]:
+        return translate_paragraphs(paragraphs, translate, *languages, known)
+
     known = kept or ADDRESSES
     try:
-        return translate_document(
-            text, format, lambda found: translate_paragraphs(found, translate, *languages, known), known
-        )
+        return translate_document(whole_input(path), format, translate_all, known, languages[1])
     except UserError as error:
-        raise UserError(f"{name}: {error}") from error
+        raise UserError(f"{path or 'standard input'}: {error}") from error
 
 
 def translate_sentences(

@@ -173,12 +173,21 @@ def test_command_translates_a_document_from_stdin_and_from_a_file(run, tmp_path)
     assert (tmp_path / "y.srt").read_text() == f"{CUE}{heading}\n"
 
 
-def test_a_document_without_a_format_is_translated_as_lines_with_a_warning(run, tmp_path):
-    (tmp_path / "x.md").write_text(SENTENCES[0])
-    _, output, stderr = run(input=str(tmp_path / "x.md"))
-    assert output == lines(*by_hand(one_vocabulary(), SENTENCES[:1]))
-    assert "--format markdown" in stderr
-    assert "--format" not in run(input=str(tmp_path / "x.md"), format="lines")[2]
+def test_the_name_of_a_file_gives_its_format(run, tmp_path):
+    (tmp_path / "X.HTML").write_text(f"<p>{SENTENCES[0]}</p>")
+    (tmp_path / "x.pdf").write_text(SENTENCES[0])
+    translation = by_hand(one_vocabulary(), SENTENCES[:1])[0]
+    assert run(input=str(tmp_path / "X.HTML"))[1].decode() == f"<p>{translation.strip()}</p>"
+    code, output, stderr = run(input=str(tmp_path / "x.pdf"))
+    assert (code, output, stderr.count("\n")) == (2, b"", 1)
+    assert "x.pdf" in stderr
+    assert ".html" in stderr
+    assert run(input=str(tmp_path / "x.pdf"), format="lines")[1] == lines(translation)
+
+
+def test_a_file_in_utf_16_stays_in_utf_16():
+    text = "A line.\r\n"
+    assert translate_document(text.encode("utf-16"), "text", always("Ä b.")).decode("utf-16") == "Ä b.\r\n"
 
 
 @pytest.mark.parametrize(("format", "text", "message"), [("html", b"<p>\xff", "UTF-8"), ("srt", b"text", "SRT")])
