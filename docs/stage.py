@@ -18,7 +18,7 @@ from latex2mathml.converter import convert
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".js": "javascript", ".sh": "bash"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".js": "javascript", ".sh": "bash", ".diff": "diff"}
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s#]+)")
 SOURCE_PAGE = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {name}\n\n{body}\n"
@@ -26,7 +26,7 @@ SOURCE_PAGE = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# 
 
 def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "*.diff", "__pycache__"))
     linked = set()
     for path in [ROOT / name for name in ROOT_PAGES] + sorted(DOCS.rglob("*.md")):
         page, links = staged(path)
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     while linked:
         path = linked.pop()
         page = folder / page_of(path)
-        if path.is_relative_to(DOCS) or path.name in ROOT_PAGES or page.exists() or not path.exists():
+        if path.name in ROOT_PAGES or page.exists() or not path.exists():
             continue  # what does not exist stays a broken link, which the build reports
         children = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"] if path.is_dir() else []
         linked.update(children)
@@ -65,7 +65,8 @@ def page_of(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
     if name in ROOT_PAGES:
         return ROOT_PAGES[name]
-    return name.removeprefix("docs/") if name.startswith("docs/") else f"source/{name}.md"
+    is_source = not name.startswith("docs/") or path.suffix in LANGUAGES
+    return f"source/{name}.md" if is_source else name.removeprefix("docs/")
 
 
 def source_page(path: Path, children: list[Path]) -> str:
