@@ -158,15 +158,16 @@ def client_upload(
     return call_command(upload.main, Path(folder), repo_id, **options)
 
 
-def write_page(name: str, page: Path, license: str | None) -> None:
+def write_page(names: list[str], page: Path, license: str | None) -> None:
     """A stand-in for a model's page; it depends on the weights and the license."""
     from modeling_scratch.hub.card import license_of
     from modeling_scratch.training.records import run_of
 
+    (name,) = names
     page.mkdir()
     (page / "license").write_text(str(license_of(Path(name), run_of(Path(name)), license)))
     (page / "index.html").write_text("<p>A page")
-    (page / "model.json").write_text('{"title": "English to German"}')
+    (page / "model.json").write_text('{"directions": [{"title": "English to German"}]}')
     shutil.copy(Path(name) / "model.safetensors", page / "encoder.onnx")
 
 

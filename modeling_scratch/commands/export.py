@@ -20,14 +20,20 @@ def _report(out: Path, difference: float, advice: str) -> None:
 
 @app.command("web")
 def web_command(
-    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="a Scratch model for each direction: folders or Hub names", metavar="MODEL...", show_default=False
+        ),
+    ],
     out: Annotated[Path, typer.Argument(help="the folder to write, or a file that ends in .html; it must not exist")],
     int8: Annotated[bool, typer.Option("--int8", help="store 8-bit weights: a quarter of the model's size")] = False,
     debug: Debug = False,
 ) -> None:
     """
-    Write a page that runs the model in the browser, on the reader's device. A folder is for any static server; a file
-    that ends in .html contains everything, and browsers open it from disk.
+    Write a page that runs the model in the browser, on the reader's device; with several models, the reader chooses the
+    direction. A folder is for any static server; a file that ends in .html contains everything, and browsers open it
+    from disk.
     """
     log_to_terminal()
     with one_line_errors(debug):
@@ -35,7 +41,7 @@ def web_command(
 
         is_file = out.suffix.lower() == ".html"
         with new_output(out) as path:
-            difference = (export_one_file if is_file else export_page)(src, path, int8)
+            difference = (export_one_file if is_file else export_page)(models, path, int8)
         how = "open it in a browser"
         if not is_file:
             how = f"serve it with: python -m http.server --directory {shlex.quote(str(out))}"

@@ -57,8 +57,8 @@ def test_its_card(trained):
 
 @needs_runtime
 def test_its_page(trained, tmp_path):
-    export_page(str(trained), tmp_path / "page")
-    described = json.loads((tmp_path / "page" / "model.json").read_text())
+    export_page([str(trained)], tmp_path / "page")
+    (described,) = json.loads((tmp_path / "page" / "model.json").read_text())["directions"]
     shown = {key: described[key] for key in ("title", "languages", "sides", "examples", "facts")}
     assert shown["title"] == "Dates in ISO 8601"
     assert (shown["languages"], shown["sides"]) == ([], ["Input", "Output"])

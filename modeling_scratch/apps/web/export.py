@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import shutil
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ...model.confidence import FILE
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
+from ...recipe.schema import SOURCE, TARGET
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
@@ -37,57 +39,75 @@ _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalt
 
 
 @torch.no_grad()
-def export_page(name: str, folder: Path, quantize: bool = False, license: str | None = None) -> float:
+def export_page(names: Sequence[str], folder: Path, quantize: bool = False, license: str | None = None) -> float:
     """
-    Write a model's page to a new folder.
+    Write the page of one or more models to a new folder. Each model has a folder of its own in it, such as en-de.
 
     Args:
-        name: a model folder or Hub name.
+        names: model folders or Hub names, one for each direction.
         quantize: store 8-bit weights.
-        license: the model's; None: read it from the folder.
+        license: the models'; None: read it from each folder.
 
     Returns:
-        The largest difference between the log-probabilities of the graphs, in float32, and those of the model.
+        The largest difference between the log-probabilities of the graphs, in float32, and those of the models.
 
     Raises:
-        UserError: the tokenizer has no tokenizer.json, the graphs' results differ from the model's, or the runtime
-            cannot be fetched.
+        UserError: two models go in the same direction, a tokenizer has no tokenizer.json, the graphs' results differ
+            from the model's, or the runtime cannot be fetched.
     """
-    model = load_model(name, ScratchConfig.model_type).float().eval()
+    models = [load_model(name, ScratchConfig.model_type).float().eval() for name in names]
     runtime = runtime_files()  # before anything is written, since fetching them may fail
     folder.mkdir()
+    directions, differences = [], []
+    for name, model in zip(names, models, strict=True):
+        described, difference = _write_direction(name, model, folder, quantize, license)
+        directions.append(described)
+        differences.append(difference)
+    described = {"shared": _write_shared(folder, runtime), "directions": directions}
+    (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return max(differences)
+
+
+def _write_direction(
+    name: str, model: ScratchForConditionalGeneration, page: Path, quantize: bool, license: str | None
+) -> tuple[dict[str, Any], float]:
+    """Write a model to a page's folder. Returns its part of model.json, and its difference; see `export_page`."""
+    folder = page / "model"
+    folder.mkdir()
     two, languages, takes_any_text = write_tokenizers(name, folder, "a page")
+    codes = languages or [SOURCE, TARGET]
+    if (page / "-".join(codes)).exists():
+        raise UserError(f"{name}: another model goes from {codes[0]} to {codes[1]} too; give one for each direction")
+    folder = folder.rename(page / "-".join(codes))
     described = describe_model(model, name, languages, quantize, license)
     export_graphs(model, folder)
     difference = verify_scores(model, OnnxScorer(folder, read_search(model)))
     if quantize:
         for graph in (ENCODER, DECODER):
             quantize_weights(folder / graph)
-    (folder / FOLDER).mkdir()
-    for path in runtime:
-        shutil.copyfile(path, folder / FOLDER / path.name)
-    (folder / LICENSES).write_text(licenses(), encoding="utf-8")
-    page = files(__package__) / "page"
-    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR):
-        (folder / file).write_bytes((page / file).read_bytes())
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
+    needed = [ENCODER, DECODER, *tokenizers, *write_confidence(name, folder, languages)]
+    described |= {"codes": codes, "hasTargetTokenizer": two, "takesAnyText": takes_any_text}
+    return described | _described_files(page, {file: f"{folder.name}/{file}" for file in needed}), difference
+
+
+def _write_shared(page: Path, runtime: list[Path]) -> dict[str, Any]:
+    """Write all but the models to a page's folder. Returns the part of model.json about what the models share."""
+    (page / FOLDER).mkdir()
+    for path in runtime:
+        shutil.copyfile(path, page / FOLDER / path.name)
+    (page / LICENSES).write_text(licenses(), encoding="utf-8")
+    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR):
+        (page / file).write_bytes((files(__package__) / "page" / file).read_bytes())
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _CONFIDENCE, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
-    needed = [
-        *modules,
-        wasm,
-        LICENSES,
-        _WORKER,
-        ENCODER,
-        DECODER,
-        *tokenizers,
-        *write_confidence(name, folder, languages),
-    ]
-    described |= {"hasTargetTokenizer": two, "takesAnyText": takes_any_text}
-    described |= {"modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
-    described["bytes"] = sum((folder / file).stat().st_size for file in needed)
-    (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return difference
+    shared = {"worker": _WORKER, "modules": modules, "wasm": wasm, "licenses": LICENSES}
+    return shared | _described_files(page, {file: file for file in (*modules, wasm, LICENSES, _WORKER)})
+
+
+def _described_files(page: Path, paths: dict[str, str]) -> dict[str, Any]:
+    """Files for model.json: the path of each in the page's folder, by the name that the page's code knows."""
+    return {"files": paths, "bytes": sum((page / path).stat().st_size for path in paths.values())}
 
 
 def write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]:
@@ -102,12 +122,13 @@ def write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]
     return list(content)
 
 
-def export_one_file(name: str, path: Path, quantize: bool = False) -> float:
-    """Write a model's page as a single file, which needs no server. Otherwise the same as `export_page`."""
+def export_one_file(names: Sequence[str], path: Path, quantize: bool = False) -> float:
+    """Write the page of one or more models as a single file, which needs no server. Otherwise as `export_page`."""
     with temporary_folder(path.parent) as temporary:
         folder = temporary / "page"
-        difference = export_page(name, folder, quantize)
-        needed = read_described(folder)["files"]
+        difference = export_page(names, folder, quantize)
+        described = read_described(folder)
+        needed = [path for part in (described["shared"], *described["directions"]) for path in part["files"].values()]
         packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}
         style, script = ((folder / file).read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
         text = (folder / PAGE).read_text(encoding="utf-8")
@@ -129,7 +150,7 @@ def export_one_file(name: str, path: Path, quantize: bool = False) -> float:
 
 
 def read_described(folder: Path) -> dict[str, Any]:
-    """Read model.json from a page's folder; see `describe_model`."""
+    """Read model.json from a page's folder: "shared" for all models, and the "directions"; see `describe_model`."""
     return json.loads((folder / MODEL).read_text(encoding="utf-8"))
 
 
@@ -145,7 +166,7 @@ def describe_model(
     license: str | None = None,
 ) -> dict[str, Any]:
     """
-    The content of a page's model.json, without the names of its files.
+    A direction in a page's model.json, without the names of its files.
 
     Args:
         name: the folder or Hub name of the model.

@@ -50,7 +50,7 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
             record = Record.read(folder, options)
             check_is_own(look(options, record), options, record)
         page = temporary / "page"
-        export_page(str(folder), page, license=options.license)
+        export_page([str(folder)], page, license=options.license)
         license = license_of(folder, run_of(folder), options.license)
         yield partial(push, folder, options, partial(_prepare, page, license))
 
@@ -66,7 +66,7 @@ def _prepare(
 ) -> Prepared:
     """The files of a page, and the Space's card: the one on the Hub if it has been edited there."""
     was_edited = card_on_hub is not None and not identifiers(card_on_hub.encode()) & record.sent
-    card = card_on_hub if was_edited else _card(license, options, read_described(page)["title"])
+    card = card_on_hub if was_edited else _card(license, options, read_described(page)["directions"][0]["title"])
     files = {path.relative_to(page).as_posix(): path for path in sorted(page.rglob("*")) if path.is_file()}
     return Prepared(files, card)
 

@@ -33,7 +33,7 @@ from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.commands.export import app
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
-from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator
+from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE
 
@@ -89,8 +89,8 @@ def assert_graphs_step_as(model, folder):
             targets = np.concatenate([targets[chosen], [[7 + step], [30 + step], [50 + step]]], axis=1)
 
 
-def test_graphs_step_as_the_model_does(model, page):
-    assert_graphs_step_as(load_translator(str(model)).float(), page)
+def test_graphs_step_as_the_model_does(model, direction):
+    assert_graphs_step_as(load_translator(str(model)).float(), direction)
 
 
 @pytest.mark.slow
@@ -101,14 +101,14 @@ def test_graphs_of_every_architecture_step_as_the_model_does(fields, make_model,
     assert_graphs_step_as(model, tmp_path)
 
 
-def test_8_bit_graphs_are_small_and_close_to_the_exact_ones(model, page, tmp_path):
+def test_8_bit_graphs_are_small_and_close_to_the_exact_ones(model, direction, tmp_path):
     search, cases = read_search(load_translator(str(model))), [[list(range(4, 20))], [list(range(40, 50))]]
     for name in (ENCODER, DECODER):
-        shutil.copy(page / name, tmp_path)
+        shutil.copy(direction / name, tmp_path)
         quantize_weights(tmp_path / name)
-    exact, rounded = (np.array(OnnxScorer(folder, search)(*cases)) for folder in (page, tmp_path))
+    exact, rounded = (np.array(OnnxScorer(folder, search)(*cases)) for folder in (direction, tmp_path))
     assert 0 < np.abs(rounded - exact).mean() < 0.1
-    assert (tmp_path / DECODER).stat().st_size < 0.6 * (page / DECODER).stat().st_size
+    assert (tmp_path / DECODER).stat().st_size < 0.6 * (direction / DECODER).stat().st_size
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -146,6 +146,12 @@ def page(model, without_runtime, tmp_path_factory):
         result = run("web", model, out)
     assert result.exit_code == 0, result.output
     return out
+
+
+@pytest.fixture(scope="module")
+def direction(page):
+    """The folder of the page's model."""
+    return page / "source-target"
 
 
 def with_runtime(page, folder):
@@ -188,12 +194,12 @@ def test_translations_are_those_of_generate(name, model, by_page):
 
 
 @needs_runtime
-def test_alternatives_are_those_of_generate_and_scores_are_their_log_probabilities(model, page, by_page):
+def test_alternatives_are_those_of_generate_and_scores_are_their_log_probabilities(model, direction, by_page):
     settings = {"num_beams": 5, "num_return_sequences": 5}
     pairs, sure = zip(generated(model, SENTENCES, **settings), by_page["beams"], strict=True), {"rounding": 1e-4}
     for expected, one in compress(pairs, sure_of(model, SENTENCES, **settings, **sure)):
         assert [each["tokens"] for each in one["found"]] == [each["tokens"] for each in expected]
-    scorer, source = OnnxScorer(page, read_search(load_translator(str(model)))), load_tokenizers(str(model))[0]
+    scorer, source = OnnxScorer(direction, read_search(load_translator(str(model)))), load_tokenizers(str(model))[0]
     whole = [each for each in by_page["beams"][0]["found"] if not each["isCut"]]
     assert whole
     for each in whole:
@@ -208,7 +214,7 @@ def test_any_text_is_encoded_as_in_python(model, in_one_process):
 
 
 @needs_runtime
-def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_python(model, page, tmp_path):
+def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_python(model, page, direction, tmp_path):
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b"the": 257, b" the": 258}
     encoding = tiktoken.Encoding("x", pat_str=r" ?\w+|\W", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 259})
     from_tiktoken(encoding).save_pretrained(tmp_path / "tokenizer")
@@ -218,7 +224,7 @@ def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_pyth
     whole = with_runtime(page, tmp_path / "page")
     (tmp_path / "written").mkdir()
     write_tokenizers(str(folder), tmp_path / "written", "a page")
-    shutil.copytree(tmp_path / "written", whole, dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "written", whole / direction.name, dirs_exist_ok=True)
     expected = [tokenizer(text).input_ids for text in texts]
     assert {ids[-1] for ids in expected} == {tokenizer.eos_token_id}
     assert in_node(whole, texts)["ids"] == expected
@@ -319,12 +325,13 @@ SPOKEN = {
 
 
 @needs_runtime
-def test_confidence_and_doubts_are_those_in_python(model, page, tmp_path):
+def test_confidence_and_doubts_are_those_in_python(model, page, direction, tmp_path):
     folder = calibrate(shutil.copytree(model, tmp_path / "model"))
     whole, sentences = with_runtime(page, tmp_path / "page"), [*DOUBTS, *SENTENCES, ODD, *ENCODED[:10]]
     described = json.loads((whole / "model.json").read_text())
-    described["files"] += export.write_confidence(str(folder), whole, ["en", "de"])
-    assert described["files"][-2:] == [FILE, "languages.json"]
+    written = export.write_confidence(str(folder), whole / direction.name, ["en", "de"])
+    assert written == [FILE, "languages.json"]
+    described["directions"][0]["files"] |= {name: f"{direction.name}/{name}" for name in written}
     (whole / "model.json").write_text(json.dumps(described))
     found = [each["found"] for each in in_node(whole, [], [[sentence, {}] for sentence in sentences])["translations"]]
     assert [best["doubt"] for best, *_ in found[:3]] == list(DOUBTS.values())
@@ -390,15 +397,33 @@ def test_search_settings_are_those_of_the_generation_config(make_model, caplog):
     assert "repetition_penalty, bad_words_ids" in caplog.text
 
 
-def test_a_page_is_complete_and_contains_no_local_paths(page):
+def test_a_page_is_complete_and_contains_no_local_paths(page, direction):
     described = json.loads((page / "model.json").read_text())
     there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
-    extra = {"index.html", "page.css", "page.js", "model.json"}
-    assert there == {*described["files"], *extra}
-    assert described["bytes"] == sum((page / name).stat().st_size for name in described["files"])
-    assert (described["search"]["numBeams"], described["search"]["maxNewTokens"]) == (3, 20)
-    assert described["longestSource"] == 60
-    assert str(ROOT).encode() not in (page / DECODER).read_bytes()
+    parts = [described["shared"], *described["directions"]]
+    assert there == {"index.html", "page.css", "page.js", "model.json"}.union(
+        *(each["files"].values() for each in parts)
+    )
+    for each in parts:
+        assert each["bytes"] == sum((page / path).stat().st_size for path in each["files"].values())
+    (model,) = described["directions"]
+    assert (model["search"]["numBeams"], model["search"]["maxNewTokens"]) == (3, 20)
+    assert model["longestSource"] == 60
+    assert str(ROOT).encode() not in (direction / DECODER).read_bytes()
+
+
+def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_path):
+    folders = [shutil.copytree(model, tmp_path / name) for name in ("one", "other")]
+    for folder, languages in zip(folders, (("en", "de"), ("de", "en")), strict=True):
+        save_tokenizers(*load_tokenizers(str(folder)), folder, languages=languages)
+    with without_runtime():
+        assert run("web", *folders, tmp_path / "page").exit_code == 0
+        again = run("web", *folders, folders[0], tmp_path / "again")
+    directions = json.loads((tmp_path / "page" / "model.json").read_text())["directions"]
+    assert [each["codes"] for each in directions] == [["en", "de"], ["de", "en"]]
+    assert [each["files"][ENCODER] for each in directions] == [f"en-de/{ENCODER}", f"de-en/{ENCODER}"]
+    assert (again.exit_code, again.output.count("\n")) == (2, 1)
+    assert "another model goes from en to de too" in again.output
 
 
 def test_one_file_has_no_references_and_the_facts_of_its_run(trained, without_runtime, tmp_path):
@@ -416,7 +441,7 @@ def test_one_file_has_no_references_and_the_facts_of_its_run(trained, without_ru
     assert not re.search(r"""(src|href)=["'](?!data:)""", text)
     assert "'self'" not in text.partition("<body>")[0].replace("worker-src 'self'", "")
     packed = json.loads(re.search(r'<script id="files" type="application/json">(.*)</script>', text)[1])
-    described = json.loads(gzip.decompress(base64.b64decode(packed["model.json"])))
+    (described,) = json.loads(gzip.decompress(base64.b64decode(packed["model.json"])))["directions"]
     assert described["title"] == "English to German"
     assert described["languages"] == ["en", "de"]
     assert described["examples"]

@@ -6,6 +6,7 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import compress
+from pathlib import Path
 
 import pytest
 from conftest import CHOICES
@@ -14,9 +15,11 @@ from pages import generated, needs_runtime
 from services import running
 from translators import CORPUS, DOUBTS, calibrate, make_folder, sure_of
 
+from modeling_scratch.apps.convert.onnx import DECODER, ENCODER
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.web.export import export_one_file, export_page
+from modeling_scratch.apps.web.tokenizers import EXPORTED_FILES
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
@@ -101,7 +104,7 @@ def model(request, tmp_path_factory):
 
 
 def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
-    export_page(str(model), tmp_path / "page")
+    export_page([str(model)], tmp_path / "page")
     page = visit(serve(tmp_path / "page"))
     for beams in (1, 5):
         page.fill("#source", "")
@@ -119,6 +122,21 @@ def test_the_page_of_a_space_translates(trained, hub, client, serve, visit, tmp_
     assert code == 0, output
     client(client_download_space, repo_id="ada/model", folder=str(tmp_path / "space"))
     assert translated(visit(serve(tmp_path / "space")), SENTENCES[0]).strip()
+
+
+def test_a_page_of_two_models_loads_the_second_when_it_is_chosen(serve, visit, tmp_path):
+    folders = [make_folder(tmp_path / "one"), make_folder(tmp_path / "other", target_size=330)]
+    for folder, languages in zip(folders, (("en", "de"), ("de", "en")), strict=True):
+        save_tokenizers(*load_tokenizers(str(folder)), folder, languages=languages)
+    export_page(list(map(str, folders)), tmp_path / "page")
+    page, requests = visit(serve(tmp_path / "page")), []
+    page.on("request", lambda request: requests.append(request.url.partition("/de-en/")[2]))
+    for index, folder in enumerate((*folders, folders[0])):
+        page.fill("#source", "")
+        page.select_option("#direction", str(index % 2))
+        assert translated(page, SENTENCES[0]) == generated(folder, SENTENCES[:1], num_beams=3)[0][0]["text"]
+    tokenizers = [f"{part}{name}" for part in ("", "target_tokenizer/") for name in EXPORTED_FILES]
+    assert sorted(filter(None, requests)) == sorted([DECODER, ENCODER, *tokenizers])
 
 
 def test_the_page_of_a_service_translates_with_a_key_in_both_directions(visit, tmp_path):
@@ -143,7 +161,7 @@ def one_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     calibrate(make_folder(folder / "model"))
     save_tokenizers(*load_tokenizers(str(folder / "model")), folder / "model", 60, ("en", "de"))
-    export_one_file(str(folder / "model"), folder / "page.html", quantize=True)
+    export_one_file([str(folder / "model")], folder / "page.html", quantize=True)
     return (folder / "page.html").as_uri()
 
 
@@ -227,9 +245,9 @@ def test_search_and_alternatives_can_change_at_any_time(one_file, visit):
 
 def test_a_missing_file_is_reported(serve, browser, tmp_path):
     make_folder(tmp_path / "model", updates=1)
-    export_page(str(tmp_path / "model"), tmp_path / "page")
-    for missing in ("decoder.onnx", "search.js", "tokenizer.json"):
-        folder = shutil.copytree(tmp_path / "page", tmp_path / missing)
+    export_page([str(tmp_path / "model")], tmp_path / "page")
+    for missing in ("source-target/decoder.onnx", "search.js", "source-target/tokenizer.json"):
+        folder = shutil.copytree(tmp_path / "page", tmp_path / Path(missing).name)
         (folder / missing).unlink()
         page = browser.new_page()
         page.goto(serve(folder))

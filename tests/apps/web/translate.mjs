@@ -1,18 +1,20 @@
-// Runs an exported page's translator in Node. Reads {texts, cases} as JSON, and writes {ids, translations}.
+// Runs the translator of an exported page's first direction in Node. Reads {texts, cases} as JSON, and writes {ids,
+// translations}.
 
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 
 const folder = resolve(process.argv[2]);
 const read = (name) => readFileSync(`${folder}/${name}`);
-const model = JSON.parse(read("model.json"));
+const { shared, directions } = JSON.parse(read("model.json"));
+const model = directions[0];
 const importBytes = (name) => import(`data:text/javascript;base64,${read(name).toString("base64")}`);
 const [ort, { Tokenizer }, { search }, { Confidence }, { Translator }] = await Promise.all(
-  model.modules.map((name) => (name.startsWith("runtime/") ? import(`${folder}/${name}`) : importBytes(name))),
+  shared.modules.map((name) => (name.startsWith("runtime/") ? import(`${folder}/${name}`) : importBytes(name))),
 );
 ort.env.wasm.numThreads = 1;
-ort.env.wasm.wasmBinary = read(model.wasm);
-const translator = await Translator.load({ ort, Tokenizer, search, Confidence }, model, async (name) => read(name));
+ort.env.wasm.wasmBinary = read(shared.wasm);
+const translator = await Translator.load({ ort, Tokenizer, search, Confidence }, model, async (name) => read(model.files[name]));
 const { texts, cases } = JSON.parse(readFileSync(0));
 const translations = [];
 for (const [sentence, { alignmentHeads = model.alignmentHeads, ...options }] of cases) {

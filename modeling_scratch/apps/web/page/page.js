@@ -48,14 +48,10 @@ async function read(name, progress = () => {}) {
   }
 }
 
-async function readAll(names, total) {
-  let done = 0;
-  const progress = (bytes) => {
-    done += bytes;
-    loading.value = done / total;
-  };
-  const files = await Promise.all(names.map((name) => read(name, progress)));
-  return Object.fromEntries(names.map((name, index) => [name, files[index]]));
+// Reads files, { name: path }. Returns their contents by name.
+async function readAll(paths, progress) {
+  const entries = Object.entries(paths).map(async ([name, path]) => [name, await read(path, progress)]);
+  return Object.fromEntries(await Promise.all(entries));
 }
 
 // -- text ------------------------------------------------------------------------------------------------------------
@@ -159,11 +155,19 @@ class Page {
     this.use(models[0]);
   }
 
-  use(model) {
-    this.model = model;
+  async use(model) {
+    Object.assign(this, { model, isReady: false });
     this.known.clear();
     this.describe();
     this.fit();
+    try {
+      await this.worker.load?.(model);
+    } catch (error) {
+      if (model === this.model) say(error.message, true);
+      return;
+    }
+    if (model !== this.model) return;
+    this.isReady = true;
     this.translate();
   }
 
@@ -262,6 +266,7 @@ class Page {
   }
 
   async translate() {
+    if (!this.isReady) return; // `use` translates when the model has been loaded
     // The tokenizer composes letters and accents. Compose them in the field too, so that positions agree.
     const composed = source.value.normalize("NFC");
     if (composed !== source.value) {
@@ -362,20 +367,72 @@ class Page {
   }
 }
 
-// Starts a worker that loads the model, and waits until it has.
-async function load(model) {
-  const files = await readAll(model.files, model.bytes);
-  get("licenses").textContent = new TextDecoder().decode(files[model.licenses]);
-  const worker = new Worker(URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })));
-  const loaded = new Promise((resolve, reject) => {
-    worker.onerror = (event) => reject(new Error(event.message ?? "This browser cannot run the model."));
-    worker.onmessage = ({ data }) => (data.failed ? reject(new Error(data.failed)) : resolve());
-  });
-  const buffers = Object.values(files).map(({ buffer }) => buffer);
-  worker.postMessage({ load: { model, files } }, buffers);
-  await loaded;
-  return worker;
+// The models of an export, which run in a worker; each is loaded when it is first chosen. Messages are those of worker.js.
+class Models {
+  constructor(shared) {
+    Object.assign(this, { shared, worker: null, loaded: new Map() });
+  }
+
+  // Loads a model, unless it has been loaded.
+  load(model) {
+    const codes = model.codes.join();
+    if (!this.loaded.has(codes)) {
+      const loaded = this.start(model, codes);
+      this.loaded.set(codes, loaded);
+      loaded.catch(() => this.loaded.delete(codes)); // so that it can be tried again
+    }
+    return this.loaded.get(codes);
+  }
+
+  async start(model, codes) {
+    say("Loading …");
+    loading.hidden = false;
+    try {
+      await this.fetch(model, codes);
+      say("");
+    } finally {
+      loading.hidden = true;
+    }
+  }
+
+  async fetch(model, codes) {
+    let [done, total] = [0, model.bytes + (this.worker ? 0 : this.shared.bytes)];
+    const progress = (bytes) => {
+      done += bytes;
+      loading.value = done / total;
+    };
+    this.worker ??= this.startWorker(progress);
+    const [worker, files] = await Promise.all([this.worker, readAll(model.files, progress)]);
+    const loaded = new Promise((resolve, reject) => {
+      worker.addEventListener("error", ({ message }) => reject(new Error(message ?? "This browser cannot run the model.")));
+      worker.addEventListener("message", ({ data: { loaded } }) => {
+        if (loaded?.codes === codes) loaded.problem ? reject(new Error(loaded.problem)) : resolve();
+      });
+    });
+    worker.postMessage({ load: { model, files, codes } }, buffersOf(files));
+    return loaded;
+  }
+
+  async startWorker(progress) {
+    try {
+      const files = await readAll(this.shared.files, progress);
+      get("licenses").textContent = new TextDecoder().decode(files[this.shared.licenses]);
+      const worker = new Worker(URL.createObjectURL(new Blob([files[this.shared.worker]], { type: "text/javascript" })));
+      worker.addEventListener("message", (event) => event.data.loaded || this.onmessage(event));
+      worker.postMessage({ start: { shared: this.shared, files } }, buffersOf(files));
+      return worker;
+    } catch (error) {
+      this.worker = null;
+      throw error;
+    }
+  }
+
+  async postMessage(message) {
+    (await this.worker).postMessage(message);
+  }
 }
+
+const buffersOf = (files) => Object.values(files).map(({ buffer }) => buffer);
 
 // For a page served by `scratch serve`: an object with the worker's interface, through which the service translates.
 async function connect({ isKeyNeeded, mostCharacters }) {
@@ -388,15 +445,10 @@ async function connect({ isKeyNeeded, mostCharacters }) {
 
 async function start() {
   say("Loading …");
-  loading.hidden = false;
-  const model = JSON.parse(new TextDecoder().decode(await read("model.json")));
-  const worker = await (model.service ? connect(model.service) : load(model));
-  loading.hidden = true;
-  say("");
-  new Page(worker, model.directions ?? [model]); // translates text that was typed during loading
+  const { service, shared, directions } = JSON.parse(new TextDecoder().decode(await read("model.json")));
+  const translator = service ? await connect(service) : new Models(shared);
+  await translator.load?.(directions[0]);
+  new Page(translator, directions); // translates text that was typed during loading
 }
 
-start().catch((error) => {
-  loading.hidden = true;
-  say(error.message, true);
-});
+start().catch((error) => say(error.message, true));

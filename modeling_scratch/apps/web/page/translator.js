@@ -164,7 +164,7 @@ export function putBack(words, kept, sentence, left) {
 }
 
 export class Translator {
-  // `model` is the content of model.json; `read` returns the bytes of another file of the export, given its name.
+  // `model` is a direction in model.json; `read` returns the bytes of one of its files, given its name.
   static async load({ ort, Tokenizer, search, Confidence }, model, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
     // With split_special_tokens, the source's tokenizer must take special tokens for plain text.
@@ -180,7 +180,7 @@ export class Translator {
     Object.assign(translator, { ort, search, model, source: await tokenizer("", true) });
     translator.kept = model.keptWords && new RegExp(model.keptWords, "gu");
     translator.target = await tokenizer(model.hasTargetTokenizer ? "target_tokenizer/" : "", false);
-    const optional = (name) => (model.files.includes(name) ? json(name) : null);
+    const optional = (name) => (name in model.files ? json(name) : null);
     const confidence = await optional("confidence.json");
     translator.confidence = confidence && new Confidence(confidence, await optional("languages.json"));
     const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all" };

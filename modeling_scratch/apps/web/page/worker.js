@@ -1,7 +1,8 @@
-// Translates in a thread of its own. Messages: { load }, then any number of { translate }, each of which ends the one
-// before.
+// Translates in a thread of its own. Messages: { start }, { load } for each model, and any number of { translate }, each
+// of which ends the one before.
 
-let translator;
+let libraries; // a promise of what the models share
+const translators = new Map(); // by their codes
 let newest = 0;
 
 const reason = (error) => String(error?.message ?? error);
@@ -19,16 +20,21 @@ const breathe = () =>
 // In a page opened from disk, a worker cannot be a module and can import only blobs that it has created.
 const importBytes = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
-async function load({ model, files }) {
-  const imported = model.modules.map((name) => importBytes(files[name]));
+async function start({ shared, files }) {
+  const imported = shared.modules.map((name) => importBytes(files[name]));
   const [ort, { Tokenizer }, { search }, { Confidence }, { Translator }] = await Promise.all(imported);
   ort.env.wasm.numThreads = 1; // threads need HTTP headers that static servers seldom send
-  ort.env.wasm.wasmBinary = files[model.wasm];
-  translator = await Translator.load({ ort, Tokenizer, search, Confidence }, model, async (name) => files[name]);
-  postMessage({ loaded: true });
+  ort.env.wasm.wasmBinary = files[shared.wasm];
+  return { ort, Tokenizer, search, Confidence, Translator };
 }
 
-async function translate({ number, sentences, options }) {
+async function load({ model, files, codes }) {
+  const all = await libraries;
+  translators.set(codes, await all.Translator.load(all, model, async (name) => files[name]));
+}
+
+async function translate({ number, sentences, options, codes }) {
+  const translator = translators.get(codes.join());
   const checkpoint = async () => {
     await breathe();
     if (number !== newest) throw new Error("superseded");
@@ -52,10 +58,15 @@ async function translate({ number, sentences, options }) {
 // One search at a time, since the runtime's sessions cannot run two steps at once.
 let last = Promise.resolve();
 onmessage = ({ data }) => {
-  if (data.load) {
-    last = load(data.load).catch((error) => postMessage({ failed: `The model cannot be loaded (${reason(error)}). Reload the page, or export it again.` }));
-    return;
+  if (data.start) {
+    libraries = start(data.start);
+  } else if (data.load) {
+    const { codes } = data.load;
+    const problem = (error) => `The model cannot be loaded (${reason(error)}). Reload the page, or export it again.`;
+    const answer = (problem) => postMessage({ loaded: { codes, problem } });
+    last = last.then(() => load(data.load)).then(() => answer(), (error) => answer(problem(error)));
+  } else {
+    newest = data.translate.number;
+    last = last.then(() => data.translate.number === newest && translate(data.translate));
   }
-  newest = data.translate.number;
-  last = last.then(() => data.translate.number === newest && translate(data.translate));
 };
