@@ -5,11 +5,14 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.constants import CONFIG_NAME
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tokenizers.models import WordLevel
@@ -77,31 +80,48 @@ def loading(name: str, what: str) -> Iterator[None]:
     Args:
         what: "config", "tokenizer" or "weights".
     """
-    path, on_hub = Path(name), "no such folder, and it cannot be loaded from the Hub: "
+    path = Path(name)
+    if not path.is_dir():
+        _check_is_on_hub(name)
     doubt = ", or do not fit its config" if what == "weights" else ""
-    with reading(path, f"its {what} cannot be read{doubt}: " if path.is_dir() else on_hub):
+    cannot = f"its {what} cannot be read{doubt}: " if path.is_dir() else "it cannot be loaded from the Hub: "
+    with reading(path, cannot):
         try:
             yield
         except Exception as error:
-            if (obstacle := _obstacle(name, what)) is not None:
-                raise UserError(obstacle) from error
+            needed = {"config": ("config.json",), "tokenizer": TOKENIZER_FILES}.get(what, ())
+            if path.is_dir() and needed and not any((path / file).is_file() for file in needed):
+                lacks = "model" if what == "config" else what
+                raise UserError(f"{name} contains no {lacks}: {' or '.join(needed)} is missing") from error
             raise
 
 
-def _obstacle(name: str, what: str) -> str | None:
-    """Why something cannot be loaded from a folder or Hub name; None if there is no obvious obstacle."""
-    path, needed = Path(name), {"config": ("config.json",), "tokenizer": TOKENIZER_FILES}.get(what, ())
+def _check_is_on_hub(name: str) -> None:
+    """
+    Raise UserError for a name that is neither in the Hub's cache nor on the Hub, such as a mistyped folder. This asks
+    once; a loader would repeat its requests for half a minute if the Hub does not answer.
+    """
+    path = Path(name)
     if path.is_file():
-        return f"{name} is a file; a model is a folder or a Hub name"
-    if path.is_dir():
-        is_there = not needed or any((path / file).is_file() for file in needed)
-        lacks = "model" if what == "config" else what
-        return None if is_there else f"{name} contains no {lacks}: {' or '.join(needed)} is missing"
+        raise UserError(f"{name} is a file; a model is a folder or a Hub name")
+    there = sorted(each.name for each in path.parent.iterdir() if each.is_dir()) if path.parent.is_dir() else []
+    close = "".join(f" (did you mean {path.with_name(each)}?)" for each in get_close_matches(path.name, there, n=1))
     try:
         validate_repo_id(name)
     except HFValidationError:
-        return f"{name}: no such folder, and not a valid Hub name either"
-    return None
+        raise UserError(f"{name}: no such folder{close}") from None
+    if try_to_load_from_cache(name, CONFIG_NAME) is not None:
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(name, CONFIG_NAME))
+    except HfHubHTTPError as error:
+        if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
+            raise UserError(
+                f"{name}: no such folder{close}, and no such model on the Hub; to load a private one, log in with: "
+                "hf auth login"
+            ) from error
+    except Exception as error:  # of many types, if there is no answer
+        raise UserError(f"{name}: no such folder{close}, and the Hub does not answer ({error})") from error
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
