@@ -10,10 +10,14 @@ are of this process alone, and a reader whose time is in proportion to the size 
 import argparse
 import csv
 import json
+import re
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,14 +37,75 @@ HOSTILE = 'a…a … …\N{NO-BREAK SPACE}…\n…a\n…\t…\\…A. …1. a\n�
 HOSTILE += "…*a …*_…_a*…~~a…`a…``…$…$$a…{: …> …>\n…- …- a\n…|a…|a\n|-\n…#\n…a\n===\n…<…<a …<a b='…<!--…<?…</b>…<b>…<p>"
 HOSTILE += "…<p><b>…<code>…<sup>1</sup>…<a>1</a>…&…&a…&#…&#1…&amp;…{\\…-->\n…\\N"
 HOSTILE += "…{{…{%…{a…[[…[[a|…^a…~a…==a…\\(…\\[\n…:a…%%…<Aa b={…<Aa b='\n…::: a\n…: a\n…!!! a\n…[^a]: "
+HOSTILE += "…{n,plural,a{…{n,plural,a{}…{n,choice,0#…|…''…'{…{0}''…a\n…a  b…<a>…</a>…<!-- …&x …_a …--a …\"…é"
 HOSTILE = HOSTILE.split("…")
+# In a catalog as it is written: what precedes a pattern, and the pattern.
+HOSTILE_FILES = {
+    "po": [
+        'msgid ""\n…"a"\n',
+        "…#, a\n",
+        '…msgid "a"\nmsgstr ""\n',
+        'msgid…""',
+        '…msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\n',
+    ],
+    "json": ["…[", '…{"a":', '["…\\u0061', '["…\\"', "…1", '[""…,"a"', "[…  "],
+    "xliff": [
+        '<xliff version="1.2">…<trans-unit translate="no"><source>a',
+        '<xliff version="2.0">…<segment><source>a</source></segment>',
+    ],
+    "properties": ["…\\\n", "…a\\\n", "… \\\n", "…a=b\n", "a=…b \\\n", "a=…\\u0061", "a=b…\\"],
+    "android": [
+        "<resources>…<string>",
+        "<resources>…<string>a</string>",
+        '<resources><string>…\\"',
+        "<resources><string>…<b>",
+        "<resources><string>…&lt;",
+        '<resources><string>…"',
+    ],
+    "apple": ["…a;", "…/*", "…//", '…"', '…"a"="b";', '"a"="…\\"', "a=…'"],
+}
 SENTENCES = [
     "The old cat sleeps in the house at 12:30.",
     "Two dogs (a big one & a small one) run!",
     "Where is she now?",
 ]
+CATALOGS = list(HOSTILE_FILES)
 READERS = [*FORMATS, ".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet"]
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+
+
+def catalog(format: str, texts: list[str], translations: list[str] | None = None) -> str:
+    """
+    A file with these texts, one a line, in the format of a catalog; in another format, the texts themselves.
+
+    Args:
+        translations: as what the file gets when it is translated. In some formats the texts stay beside them.
+    """
+    found = translations or texts
+    in_xml = [escape(each, quote=False) for each in found]
+    if format == "po":
+        pairs = zip(texts, translations or [""] * len(texts), strict=True)
+        made = [f"msgid {json.dumps(text)}\nmsgstr {json.dumps(found, ensure_ascii=False)}\n" for text, found in pairs]
+    elif format == "json":
+        return json.dumps(found, ensure_ascii=False, indent=1)
+    elif format == "xliff":
+        made = [f"<trans-unit><source>{escape(text, quote=False)}</source>" for text in texts]
+        if translations:
+            made = [
+                f'{each}<target state="needs-review-translation">{one}</target>'
+                for each, one in zip(made, in_xml, strict=True)
+            ]
+        made = ['<xliff version="1.2">', *(f"{each}</trans-unit>" for each in made), "</xliff>"]
+    elif format == "properties":
+        made = ["# é", *("a=" + each.replace("\\", r"\\").replace("\n", r"\n") for each in found)]
+    elif format == "android":
+        made = [re.sub(r"""(['"\\])""", r"\\\1", each).replace("\n", r"\n") for each in in_xml]
+        made = ["<resources>", *(f"<string>{each}</string>" for each in made), "</resources>"]
+    elif format == "apple":
+        made = [f'"a" = {json.dumps(each, ensure_ascii=False)};' for each in found]
+    else:
+        made = found
+    return "".join(f"{each}\n" for each in made)
 
 
 def ordinary(reader: str, size: int) -> str:
@@ -52,13 +117,25 @@ def ordinary(reader: str, size: int) -> str:
         "srt": f"{CUE}<i>{first}</i>\n{third}\n\n",
     }
     part = parts.get(reader, f"{first} {second} {third}\n")
+    if reader in CATALOGS:
+        return catalog(reader, [first, second, third] * (size // (2 * len(part)) + 1))
     return part * (size // len(part) + 1)
 
 
 def hostile(reader: str, pattern: str, size: int) -> str:
     """A pattern, repeated, before and after a word; in a TSV file, within a cell that a quotation mark opens."""
     begins = {"srt": CUE, ".tsv": '"'}.get(reader, "")
-    return f"{begins}a {pattern * (size // len(pattern))} b"
+    text = f"{begins}a {pattern * (size // len(pattern))} b"
+    return catalog(reader, [text]) if reader in CATALOGS else text
+
+
+def hostile_files(reader: str) -> dict[str, Callable[[int], str]]:
+    """Further hostile files of about a given size, by a name."""
+
+    def file(begins: str, pattern: str, size: int) -> str:
+        return begins + pattern * (size // len(pattern))
+
+    return {each: partial(file, *each.split("…")) for each in HOSTILE_FILES.get(reader, ())}
 
 
 def write(path: Path, text: str) -> None:
@@ -110,7 +187,9 @@ def main() -> None:
         found = [seconds(reader, ordinary(reader, int(1e6 * size))) / size for size in options.sizes]
         slowest = ""
         for size in options.hostile:
-            most, slowest = max((seconds(reader, hostile(reader, each, int(1e6 * size))), each) for each in HOSTILE)
+            texts = {each: hostile(reader, each, int(1e6 * size)) for each in HOSTILE}
+            texts |= {name: text(int(1e6 * size)) for name, text in hostile_files(reader).items()}
+            most, slowest = max((seconds(reader, text), name) for name, text in texts.items())
             found.append(most / size)
         print(f"| {reader} | {' | '.join(f'{each:.2f}' for each in found)} | `{slowest!r}` |", flush=True)
 

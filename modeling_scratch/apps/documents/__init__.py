@@ -31,6 +31,12 @@ FORMATS = {
     "markdown": Format("markdown", (".md", ".markdown"), has_markup=True),
     "html": Format("html", (".html", ".htm"), has_markup=True),
     "srt": Format("srt", (".srt",)),
+    "po": Format("po", (".po", ".pot"), has_markup=True, names_target=True),
+    "json": Format("json_values", (".json", ".arb"), has_markup=True, names_target=True),
+    "xliff": Format("xliff", (".xliff", ".xlf"), has_markup=True, names_target=True),
+    "properties": Format("properties", (".properties",), has_markup=True),
+    "android": Format("android", ("strings.xml",), has_markup=True),
+    "apple": Format("apple", (".strings",), has_markup=True),
 }
 WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
 # Endings of files that are not lines of text, and that nothing here reads.

@@ -20,7 +20,7 @@ _ATOMS = {"img", "input", "wbr"}
 _VOID = _ATOMS | {"area", "base", "br", "col", "embed", "hr", "link", "meta", "param", "source", "track"}
 _FOREIGN = {"math", "svg"}
 _PROTECTED_INLINE = {"code", "kbd", "samp", "tt", "var"} | _FOREIGN
-_PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
+PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
 # Text that makes an element a reference to a footnote.
 _FOOTNOTE = {"sup": re.compile(r"[(\[]?\d{1,3}[)\]]?|[*†‡§¶]+"), "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+")}
@@ -187,7 +187,7 @@ def with_protected_merged(tokens: Sequence[Token]) -> list[Token]:
         token, end = tokens[index], index + 1
         is_start = bool(token.name) and not token.raw.startswith("</")
         is_excluded = is_start and _is_excluded(token)
-        is_protected = is_start and (token.name in _PROTECTED or _is_footnote(tokens, index, ends[index]))
+        is_protected = is_start and (token.name in PROTECTED or _is_footnote(tokens, index, ends[index]))
         if is_excluded or is_protected:
             end = ends[index]
             within = tokens[index + 1 : end - 1]

@@ -17,17 +17,27 @@ from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from readers import HOSTILE, READERS, hostile, seconds
+from readers import HOSTILE, READERS, catalog, hostile, hostile_files, seconds
 
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_byte_order_mark_and_line_ends_stay(format):
-    unix = f"{CUE * (format == 'srt')}One line\nand more.\n\n"
-    windows, old = unix.replace("\n", "\r\n"), unix.replace("\n", "\r")
-    for text in ("", f"\ufeff{windows}", windows.replace("more.\r", "more."), old.replace("more.\r", "more.\n")):
-        assert changed(text, format, str.upper)[0] == text.upper()
+    texts = ["One line", "and more."]
+    files = [catalog(format, texts), catalog(format, texts, ["ONE LINE", "AND MORE."])]
+    text, expected = (f"{CUE * (format == 'srt')}{each}\n" for each in files)
+    for ends in (
+        lambda each: "\ufeff" + each.replace("\n", "\r\n"),
+        lambda each: each.replace("\n", "\r\n").replace("\r\n", "\n", 1),
+        lambda each: each.replace("\n", "\r").replace("\r", "\n", 1),
+    ):
+        assert changed(ends(text), format, str.upper)[0] == ends(expected)
+
+
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"android", "json", "xliff"}))
+def test_an_empty_file_stays_empty(format):
+    assert changed("", format, str.upper)[0] == ""
 
 
 def test_line_ends_of_several_kinds_stay_around_front_matter_and_hard_breaks():
@@ -64,6 +74,7 @@ def test_reading_takes_time_in_proportion_to_the_text(reader):
         return True
 
     texts = {pattern: lambda size, pattern=pattern: hostile(reader, pattern, size) for pattern in HOSTILE}
+    texts |= hostile_files(reader)
     if reader == "srt":  # a tag may begin anywhere and end far away
         texts |= {f"<{each}": lambda size, each=each: f"{CUE}<{each * (10 * size)}x\n" for each in (" ", "a", " <")}
     assert not [pattern for pattern, text in texts.items() if is_slow(text)]

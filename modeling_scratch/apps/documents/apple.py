@@ -1,0 +1,64 @@
+"""Apple's .strings: the values of its keys."""
+
+import re
+
+from ...errors import UserError
+from ..translate.kept_words import KeptWords
+from .catalogs import Entry, error_at, message, read_entries, unescaped, utf_16
+from .document import Document
+
+_SPACE = re.compile(r"(?:\s|//[^\n]*+|/\*(?:(?!\*/)(?s:.))*+\*/)*+")
+_STRING = re.compile(r"\"((?:[^\"\\]|\\(?s:.))*+)\"|'((?:[^'\\]|\\(?s:.))*+)'|(?!/\*)[\w.$:/+-]++")
+_SEMICOLON = re.compile(";")
+_ESCAPE = re.compile(
+    r"\\[uU][dD][89abAB][0-9a-fA-F]{2}\\[uU][dD][c-fC-F][0-9a-fA-F]{2}|\\[uU][0-9a-fA-F]{4}|\\[0-7]{1,3}|\\(?s:.)"
+)
+_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def read_apple(text: str, kept: KeptWords) -> Document:
+    """
+    Read the values. Keys and comments stay, as do values that are not in quotation marks.
+
+    Raises:
+        UserError: the text is not in this format.
+    """
+    entries, at = [], _space(text, 0)
+    while at < len(text):
+        key = _expect(text, at, _STRING, "a key")
+        at = _space(text, key.end())
+        if text.startswith("=", at):
+            value = _expect(text, _space(text, at + 1), _STRING, "a value")
+            at = _space(text, value.end())
+            if value.lastindex:
+                entries.append(_entry(text, value, kept))
+        at = _space(text, _expect(text, at, _SEMICOLON, "a semicolon").end())
+    return read_entries(text, entries, kept)
+
+
+def _space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()
+
+
+def _expect(text: str, at: int, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+    if (match := pattern.match(text, at)) is None:
+        raise error_at(text, at, f"expected {what}")
+    return match
+
+
+def _entry(text: str, value: re.Match[str], kept: KeptWords) -> Entry:
+    start, end = value.span(value.lastindex)
+    quote = value[0][0]
+    try:
+        texts = unescaped(text[start:end], _ESCAPE, _plain)
+    except UserError as error:
+        raise error_at(text, start, str(error)) from None
+    return Entry(start, end, region=message(texts, kept, lambda each: f"\\{each}" if each in ("\\", quote) else each))
+
+
+def _plain(escape: str) -> str:
+    if escape[1] in "uU" and len(escape) > 2:
+        return utf_16(escape)
+    if escape[1] in "01234567":
+        return chr(int(escape[1:], 8))
+    return _CONTROLS.get(escape[1], escape[1])

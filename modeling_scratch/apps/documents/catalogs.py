@@ -1,0 +1,331 @@
+"""
+Catalogs: files with the messages of a program. A message may have placeholders, tags, entities and ICU's branches, such
+as {n, plural, one {# file} other {# files}}; these stay, as does everything that is in no message.
+"""
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import unescape
+
+from ...errors import UserError
+from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Markup, Text, Token
+from .document import Document
+from .html import PROTECTED
+from .regions import Region, read_regions
+
+SOFT = "\v"  # the plain text of a line end that only wraps a long line
+
+# A name in a program rather than text: btn-primary, #ff0000, 2026-01-31, icon.png, fooBar.
+_NAME = re.compile(r"(?=\S*[a-z][A-Z]|\S*\d|\S*\w[.:=_\\]\w|\S*\\|[#$]|[a-z\d]+(?:-[a-z\d]+)+\Z)[!-~]+")
+
+_TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|<(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>")
+_KEY = re.compile(r"(?<![\w&])[_&](?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")  # the next letter is that of a menu item
+_PARTS = re.compile(
+    rf"{_TAG.pattern}|(?P<entity>&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);)"
+    r"|(?P<space>[ \t\n\r\f\v]{2,}|[\t\n\r\f\v])|(?P<bar>\|)|(?P<quote>''|'[{}][^']*+')|(?P<number>\#)"
+    rf"|(?P<key>{_KEY.pattern})"
+    r"|(?P<option>(?<![\w-])(?:--[A-Za-z][\w-]*+|-[A-Za-z](?![\w-])))"
+)
+_SENTENCE_END = re.compile(r"""[.!?:;…。！？；：؟۔।॥։]["'”’»)]*\s*\Z""")  # noqa: RUF001
+_BLOCKS = {
+    "address",
+    "article",
+    "aside",
+    "blockquote",
+    "br",
+    "dd",
+    "details",
+    "div",
+    "dl",
+    "dt",
+    "fieldset",
+    "figcaption",
+}
+_BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
+_BLOCKS |= {"option", "p", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
+
+# ICU's and Java's MessageFormat: an argument with branches, what precedes a branch, and text in which braces are text.
+_ARGUMENT = re.compile(r"\{\s*[\w.-]+\s*,\s*(plural|selectordinal|select|choice)\s*,(?:\s*offset\s*:\s*[0-9]+)?")
+_BRANCH = re.compile(r"\s*(?:=[0-9]+|[\w-]+)\s*\{")
+_CHOICE = re.compile(r"\s*-?[0-9.∞]+\s*[#<≤]")
+_CLOSING = re.compile(r"\s*\}")
+_NO_BRANCH = re.compile(r"''|'[{}|#][^']*'?|\{\{\{?[^{}]*\}\}\}?|\{[^{}]*\}|[^{}|']+")
+
+
+_NOTHING = Region((), lambda text, _: text)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """
+    A part of a catalog that is written anew.
+
+    Args:
+        start, end: its place in the file.
+        write: makes what is written there of the written region.
+        region: what is translated.
+    """
+
+    start: int
+    end: int
+    write: Callable[[str], str] = str
+    region: Region = _NOTHING
+
+
+def read_entries(text: str, entries: Sequence[Entry], kept: KeptWords) -> Document:
+    """Make a document of the text of a file and its entries, which are in order."""
+
+    def joined(regions: list[str]) -> str:
+        parts, done = [], 0
+        for entry, written in zip(entries, regions, strict=True):
+            parts += [text[done : entry.start], entry.write(written)]
+            done = entry.end
+        return "".join(parts) + text[done:]
+
+    return read_regions([entry.region for entry in entries], joined, kept)
+
+
+def error_at(text: str, position: int, problem: str) -> UserError:
+    """An error with the number of the line."""
+    line = text.count("\n", 0, position) + 1
+    return UserError(f"line {line:,}: {problem}")
+
+
+def unescaped(raw: str, escapes: re.Pattern[str], read: Callable[[str], str]) -> list[Text]:
+    """
+    Split a value as it is written into escapes and the text between them.
+
+    Args:
+        read: what an escape stands for.
+
+    Raises:
+        UserError: without a line, that an escape stands for half a character.
+    """
+    texts, done = [], 0
+    for match in escapes.finditer(raw):
+        texts += [_as_it_is(raw[done : match.start()]), Text(match.group(), read(match.group()))]
+        done = match.end()
+    texts.append(_as_it_is(raw[done:]))
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text.plain):
+        raise UserError("half of a surrogate pair, which is not a character")
+    return texts
+
+
+def _as_it_is(raw: str) -> Text:
+    return Text(raw, raw)
+
+
+def utf_16(escape: str) -> str:
+    r"""What escapes of UTF-16 such as \u00e4 or \ud83d\ude00 stand for."""
+    digits = re.findall(r"[0-9a-fA-F]{4}", escape)
+    return bytes.fromhex("".join(digits)).decode("utf-16-be", "surrogatepass")
+
+
+def message(
+    tokens: Iterable[Token],
+    kept: KeptWords,
+    escape: Callable[[str], str],
+    is_java: bool = False,
+    begin: Callable[[str, str], str] = lambda source, written: written,
+) -> Region:
+    """
+    Read a message.
+
+    Args:
+        tokens: its text, and markup of the file's format.
+        escape: writes a character of the translation as the file's format requires.
+        is_java: whether placeholders such as {0} are those of Java, where an apostrophe beside them is written twice.
+        begin: see `Region`.
+    """
+    found = _Message(tokens, kept, is_java)
+    quotes = {"'": 2 * escape("'")} if found.doubles_quotes else {}
+
+    def write(text: str, written: dict[str, str]) -> str:
+        return "".join(quotes.get(each) or written.get(each) or escape(each) for each in text)
+
+    return Region(found.tokens, write, begin)
+
+
+class _Message:
+    """
+    Cuts a message into text and markup.
+
+    Attributes:
+        tokens: all of it.
+        doubles_quotes: whether an apostrophe is written twice.
+    """
+
+    def __init__(self, given: Iterable[Token], kept: KeptWords, is_java: bool):
+        self.kept, self.tokens = kept, list[Token]()
+        self.plain = ""  # the message, in which each markup is one character
+        self.raws: list[str | Markup] = []  # each of its characters as it is written
+        plains = []
+        for token in given:
+            plains.append(token.plain if isinstance(token, Text) else "\ufffc")
+            if plains[-1]:
+                self.raws += _raws(token)
+            elif token.raw:  # an escape for nothing
+                self.raws[-1] += token.raw
+        self.plain = "".join(plains)
+        marks = list(_branches(self.plain))
+        is_java = is_java and re.search(r"\{\d", self.plain) is not None
+        self.is_format = is_java or bool(marks)
+        self.doubles_quotes = is_java or (bool(marks) and "''" in self.plain)
+        if _NAME.fullmatch(self.plain) and not kept.spans(self.plain):
+            self._add_markup("break", 0, len(self.plain))
+            return
+        self.paired = _paired(self.plain)
+        self.keys = Counter(_KEY.findall(self.plain))
+        done, is_plural = 0, False
+        for start, end, is_next_plural in marks:
+            self._add_parts(done, start, is_plural)
+            self._add_markup("break", start, end)
+            done, is_plural = end, is_next_plural
+        self._add_parts(done, len(self.plain), is_plural)
+
+    def _add_parts(self, start: int, end: int, is_plural: bool) -> None:
+        """Add the text of a branch or between arguments. Kept words are left to what reads paragraphs."""
+        spans = deque(self.kept.spans(_TAG.sub(lambda tag: "\ufffc" * len(tag.group()), self.plain[start:end])))
+        done, code = start, ""  # `code` is the element that began at `done`, if its content is not text
+        for match in _PARTS.finditer(self.plain, start, end):
+            while spans and start + spans[0][1] <= match.start():
+                spans.popleft()
+            if spans and start + spans[0][0] < match.end():
+                continue
+            name = (match["name"] or "").lower()
+            if code:
+                if code == name and match["slash"]:
+                    self._add_markup("atom", done, match.end())
+                    done, code = match.end(), ""
+                continue
+            kind = self._kind(match, name, is_plural)
+            if kind is None:
+                continue
+            self._add_text(done, match.start())
+            done = match.start()
+            if kind == "code":
+                code = name
+                continue
+            if kind == "text":
+                plain = "'" if match["quote"] else unescape(match.group())
+                self.tokens.append(Text(self._raw(done, match.end()), plain))
+            else:
+                self._add_markup(kind, done, match.end(), name)
+            done = match.end()
+        self._add_text(done, end)
+
+    def _kind(self, match: re.Match[str], name: str, is_plural: bool) -> str | None:
+        """The kind of a part: of a token, or "code"; None: it is ordinary text."""
+        text = match.group()
+        if match["space"]:
+            return self._kind_of_space(match)
+        if match["entity"]:
+            return "text" if unescape(text) != text and len(unescape(text)) == 1 else None
+        if match["quote"] and text != "''":
+            return "atom" if self.is_format else None
+        if match["quote"]:
+            return "text" if self.doubles_quotes else None
+        if match["number"]:
+            return "atom" if is_plural else None
+        if match["key"]:
+            return "atom" if self.keys[text] == 1 else None
+        if match["option"]:
+            return "atom"
+        if match["bar"] or name in _BLOCKS:
+            return "break"
+        if text.endswith("/>") or name not in self.paired:
+            return "atom"
+        if match["slash"]:
+            return "close"
+        return "code" if name in PROTECTED else "open"
+
+    def _kind_of_space(self, match: re.Match[str]) -> str:
+        """
+        Text that ends a line, or that has a tab or several spaces after it, is a paragraph. A line that has no end of a
+        sentence continues on the next if that begins with a small letter.
+        """
+        space = match.group()
+        if "\n" not in space and "\r" not in space:
+            return "fold" if SOFT in space else "break"
+        before = self.plain[max(match.start() - 9, 0) : match.start()]
+        after = self.plain[match.end() : match.end() + 1]
+        is_one = space.replace("\r\n", "\n").count("\n") == 1
+        return "fold" if is_one and after.islower() and not _SENTENCE_END.search(before) else "break"
+
+    def _add_text(self, start: int, end: int) -> None:
+        for index in range(start, end):
+            raw, character = self.raws[index], self.plain[index]
+            if raw == character:
+                continue
+            self._add_as_it_is(start, index)
+            self.tokens.append(raw if isinstance(raw, Markup) else Text(raw, character))
+            start = index + 1
+        self._add_as_it_is(start, end)
+
+    def _add_as_it_is(self, start: int, end: int) -> None:
+        if start < end:
+            self.tokens.append(_as_it_is(self.plain[start:end]))
+
+    def _add_markup(self, kind: str, start: int, end: int, name: str = "") -> None:
+        self.tokens.append(Markup(kind, self._raw(start, end), name))
+
+    def _raw(self, start: int, end: int) -> str:
+        return "".join(each.raw if isinstance(each, Markup) else each for each in self.raws[start:end])
+
+
+def _raws(token: Token) -> list[str | Markup]:
+    if isinstance(token, Markup):
+        return [token]
+    if token.raw == token.plain:
+        return list(token.raw)
+    return [token.raw, *[""] * (len(token.plain) - 1)]
+
+
+def _paired(plain: str) -> set[str]:
+    """The names of tags that both begin and end somewhere."""
+    names: tuple[set[str], set[str]] = set(), set()
+    for match in _TAG.finditer(plain):
+        names[bool(match["slash"])].add((match["name"] or "").lower())
+    return names[0] & names[1]
+
+
+def _branches(plain: str) -> Iterator[tuple[int, int, bool]]:
+    """
+    Where the arguments with branches have anything but the text of their branches, and whether "#" is a number in the
+    text after that; nothing if they cannot be read.
+    """
+    marks: list[tuple[int, int, bool]] = []
+    kinds: list[tuple[str, bool]] = []  # of the arguments that have begun, and whether one of them is a plural
+    at = 0 if _ARGUMENT.search(plain) else len(plain)
+    while at < len(plain):
+        if argument := _ARGUMENT.match(plain, at):
+            is_plural = argument[1] in ("plural", "selectordinal") or bool(kinds and kinds[-1][1])
+            kinds.append((argument[1], is_plural))
+            end = argument.end()
+        elif kinds and (plain[at] == "}" or (plain[at] == "|" and kinds[-1][0] == "choice")):
+            end = at + 1
+        elif other := _NO_BRANCH.match(plain, at):
+            at = other.end()
+            continue
+        elif kinds and plain[at] in "{}":
+            return
+        else:
+            at += 1
+            continue
+        is_choice = kinds[-1][0] == "choice"
+        if is_choice and plain[at] == "}":
+            kinds.pop()
+        elif branch := (_CHOICE if is_choice else _BRANCH).match(plain, end):
+            end = branch.end()
+        elif plain[at] == "}" and (closing := _CLOSING.match(plain, end)):
+            end = closing.end()
+            kinds.pop()
+        else:
+            return
+        marks.append((at, end, bool(kinds) and kinds[-1][1]))
+        at = end
+    if not kinds:
+        yield from marks

@@ -1,0 +1,564 @@
+"""Catalogs: their messages are translated, and everything else stays; other libraries read the same structure."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import javaproperties
+import openstep_plist
+import polib
+import pytest
+from conftest import ROOT
+from lxml import etree
+from stand_ins import always, backwards, changed
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from readers import catalog
+
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.errors import UserError
+
+PO = r"""# Translations of an example.
+# Copyright
+msgid ""
+msgstr ""
+"Project-Id-Version: example 1\n"
+"PO-Revision-Date: 2026-01-01 12:00+0000\n"
+"Last-Translator: A B <a@example.org>\n"
+"Language-Team: none\n"
+"Language: \n"
+"MIME-Version: 1.0\n"
+"Content-Type: text/plain; charset=CHARSET\n"
+"Content-Transfer-Encoding: 8bit\n"
+"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\n"
+
+#. A comment for translators
+#: src/a.c:1 src/b.c:2
+#, c-format
+msgid "Open the _file %s"
+msgstr ""
+
+#, fuzzy
+#| msgid "Previous"
+msgid "Not quite"
+msgstr ""
+
+msgctxt "menu"
+msgid "Done"
+msgstr "Fertig"
+
+msgctxt "state"
+msgid "Done"
+msgstr   ""
+
+msgid ""
+"A line that goes on "
+"and on, with <b>tags</b> &amp; \"quotes\".\n"
+"  -h, --help     show this\n"
+"    and more\n"
+msgstr ""
+
+#, c-format
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+#, c-format
+msgid "%d dog"
+msgid_plural "%d dogs"
+msgstr[0] "%d Hund"
+msgstr[1] ""
+
+#~ msgid "Obsolete"
+#~ msgstr ""
+"""
+PO_FILLED = {
+    'msgid "Open the _file %s"\nmsgstr ""': 'msgid "Open the _file %s"\nmsgstr "OPEN THE _FILE %s"',
+    'msgstr   ""': 'msgstr   "DONE"',
+    'and more\\n"\nmsgstr ""': 'and more\\n"\nmsgstr ""\n"A LINE THAT GOES ON AND ON, WITH <b>TAGS</b> &amp; '
+    '\\"QUOTES\\".\\n"\n"  -h, --help     SHOW THIS\\n"\n"    AND MORE\\n"',
+    'files"\nmsgstr[0] ""\nmsgstr[1] ""': 'files"\nmsgstr[0] "%d FILE"\nmsgstr[1] "%d FILES"',
+    '"%d Hund"\nmsgstr[1] ""': '"%d Hund"\nmsgstr[1] "%d DOGS"',
+    "Language: \\n": "Language: de\\n",
+    "=CHARSET": "=UTF-8",
+    "nplurals=INTEGER; plural=EXPRESSION;": "nplurals=2; plural=(n != 1);",
+}
+JSON = r"""{
+  "@@locale": "en",
+  "title": "The old <b>café</b>",  "n": 1e400, "big": 123456789012345678901,
+  "list": ["One", ["Two & three", {"a": "x/y \"q\"\n"}], null, true, []],
+  "files": "{count, plural, offset:1 =0 {no files} one {# file} other {# <b>files</b> in {folder}}}",
+  "@files": {"description": "A count", "placeholders": {"count": {"type": "int"}}},
+  "who": "{g, select, male {{n, plural, one {his file} other {his # files}}} other {theirs}}",
+  "id": "btn-primary", "color": "#ff0000", "date": "2026-01-31", "file": "icon.png", "word": "fooBar",
+  "i18next": "Hello {{name}}, $t(key) %{x}", "e": "", "space": "  a  b  ", "amp": "Terms &amp; more",
+  "same": "One", "same": "Two", "pipe": "no car | one car"
+}
+"""
+PROPERTIES = r"""# A comment \
+! Another
+greeting = Hello, {0}! It''s {1}.
+plain=It's fine
+long : one two three \
+    four five \
+	six
+joined=super\
+  man flies
+key\ with\:colon caf\u00e9 \ud83d\ude00 fun
+empty=
+novalue
+choice={0,choice,0#no files|1#one file|1<{0} files}
+tab=a\tb\nnext
+host=server.example
+last=line"""
+ANDROID = r"""<?xml version="1.0" encoding="utf-8"?>
+<!-- A comment -->
+<resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">
+    <string name="a">It\'s the <b>old</b> man\u2019s &amp; "my   dog"</string>
+    <string name="b" translatable="false">no</string>
+    <string name="c">Hi <xliff:g id="n" example="Bob">%1$s</xliff:g>, you have %2$d\n\nNew line</string>
+    <string name="d">@string/app</string><string name="ds">?attr/x</string>
+    <string name="e"><![CDATA[Some <b>html</b> it\'s & text]]></string>
+    <string name="f">Wrapped
+        text</string>
+    <string name="g">"Quoted it's"</string>
+    <string name="h">\@handle</string>
+    <string name="i"/>
+    <string-array name="arr"><item>One</item><!-- c --><item>Two</item></string-array>
+    <string-array name="no" translatable="false"><item>One</item></string-array>
+    <integer-array name="int"><item>1</item></integer-array>
+    <plurals name="p"><item quantity="one">%d file</item><item quantity="other">%d files</item></plurals>
+    <string name="esc">&lt;a href=\"x\"&gt;link&lt;/a&gt;</string>
+    <color name="x">#fff</color>
+</resources>
+"""
+APPLE = r"""/* A comment; "x" = "y"; */
+"key" = "Hello \"World\", %@!\nNext line";
+// Another
+CFBundleName = "App name";
+"u"="caf\U00e9 %1$@ of %2$lld" ;
+'single' = 'It\'s a dog';
+"only";
+value = YES;
+"multi" = "First
+Second";
+"""
+XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+  <file source-language="en" datatype="plaintext" original="x">
+    <body>
+      <trans-unit id="a">
+        <source>Give <x id="START_BOLD_TEXT"/>the child<x id="CLOSE_BOLD_TEXT"/> &amp; <x id="INTERPOLATION"/>.</source>
+        <note priority="1">A note</note>
+      </trans-unit>
+      <trans-unit id="b"><source>Done</source><target state="final">Fertig</target></trans-unit>
+      <group translate="no"><trans-unit id="c"><source>No</source></trans-unit></group>
+      <trans-unit id="d"><source>Yes</source><target state="new"/>
+        <alt-trans><source>x</source><target>y</target></alt-trans></trans-unit>
+      <trans-unit id="e"><source>{VAR, plural, =0 {just now} other {<x id="I"/> minutes}}</source></trans-unit>
+      <trans-unit id="f"><source>One. Two.</source><seg-source><mrk mid="1" mtype="seg">One.</mrk> <mrk mid="2" \
+mtype="seg">Two.</mrk></seg-source></trans-unit>
+      <trans-unit id="g"><source>A <g id="1">red <ph id="2">%s</ph></g> <bpt id="3">&lt;i&gt;</bpt>dog<ept id="3">\
+&lt;/i&gt;</ept> <mrk mtype="protected">ACME</mrk></source></trans-unit>
+      <trans-unit id="h" xml:space="preserve"><source>Line one.
+Line two.</source></trans-unit>
+      <trans-unit id="i"><source></source></trans-unit>
+      <trans-unit id="j"><source><![CDATA[A <b>dog</b> & cat]]></source></trans-unit>
+    </body>
+  </file>
+</xliff>
+"""
+TARGETS_1 = [
+    'GIVE <x id="START_BOLD_TEXT"/>THE CHILD<x id="CLOSE_BOLD_TEXT"/> &amp; <x id="INTERPOLATION"/>.',
+    "YES",
+    '{VAR, plural, =0 {JUST NOW} other {<x id="I"/> MINUTES}}',
+    '<mrk mid="1" mtype="seg">ONE.</mrk> <mrk mid="2" mtype="seg">TWO.</mrk>',
+    'A <g id="1">RED <ph id="2">%s</ph></g> <bpt id="3">&lt;i&gt;</bpt>DOG<ept id="3">&lt;/i&gt;</ept> '
+    '<mrk mtype="protected">ACME</mrk>',
+    "LINE ONE.\nLINE TWO.",
+    "A &lt;b>DOG&lt;/b> &amp; CAT",
+]
+XLIFF_2 = """<x:xliff version="2.0" xmlns:x="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="">
+ <x:file id="f1">
+  <x:unit id="1">
+   <x:originalData><x:data id="d1">&lt;b&gt;</x:data></x:originalData>
+   <x:segment>
+   <x:source>A <x:pc id="1" dataRefStart="d1">big</x:pc> <x:sc id="2"/>cat<x:ec startRef="2"/> <x:ph id="3"/></x:source>
+   </x:segment>
+   <x:ignorable><x:source> </x:source></x:ignorable>
+   <x:segment id="s2" state="initial"><x:source>A <x:mrk id="m1" translate="no">ACME</x:mrk> cat</x:source></x:segment>
+   <x:segment id="s3" state="final"><x:source>Yes</x:source><x:target>Ja</x:target></x:segment>
+  </x:unit>
+  <x:unit id="2" translate="no"><x:segment><x:source>No</x:source></x:segment></x:unit>
+ </x:file>
+</x:xliff>
+"""
+TARGETS_2 = [
+    'A <x:pc id="1" dataRefStart="d1">BIG</x:pc> <x:sc id="2"/>CAT<x:ec startRef="2"/> <x:ph id="3"/>',
+    'A <x:mrk id="m1" translate="no">ACME</x:mrk> CAT',
+]
+FILES = {"po": PO, "json": JSON, "properties": PROPERTIES, "android": ANDROID, "apple": APPLE, "xliff": XLIFF_1}
+
+
+def capitals(text: str, format: str, target: str | None = "de") -> str:
+    return translate_document(text, format, _in_capitals, target=target)
+
+
+def _in_capitals(paragraphs):
+    return [always(each.upper())([each])[0] for each in paragraphs]
+
+
+# -- what is translated, and what stays --------------------------------------------------------------------------------
+
+
+def test_po_only_messages_without_a_translation_get_one():
+    expected = PO
+    for old, new in PO_FILLED.items():
+        assert expected.count(old) == 1
+        expected = expected.replace(old, new)
+    assert capitals(PO, "po") == expected
+
+
+@pytest.mark.parametrize(("target", "forms"), [("ru", 3), ("ja", 1), ("pt-BR", 2), ("fr", 2), (None, 2)])
+def test_po_gets_as_many_plural_forms_as_the_language_has(target, forms):
+    file = polib.pofile("\n" + capitals(PO, "po", target))
+    made, begun = (file.find(msgid).msgstr_plural for msgid in ("%d file", "%d dog"))
+    first = "%d FILES" if forms == 1 else "%d FILE"
+    assert made == {0: first} | dict.fromkeys(range(1, forms), "%d FILES")
+    assert begun == {0: "%d Hund", 1: "%d DOGS"}  # by a person
+    if target:
+        assert file.metadata["Plural-Forms"].startswith(f"nplurals={forms}; ")
+        assert file.metadata["Language"] == target.replace("-", "_")
+
+
+@pytest.mark.skipif(not shutil.which("msgfmt"), reason="gettext is not installed")
+@pytest.mark.parametrize("target", ["de", "ru", "ja"])
+def test_gettext_accepts_the_translation(target, tmp_path):
+    """Placeholders, line ends and plurals of every message too."""
+    text = PO.replace('msgstr[0] "%d Hund"', 'msgstr[0] ""')
+    (tmp_path / "x.po").write_text(capitals(text, "po", target))
+    check = ["msgfmt", "--check", "--check-accelerators=_", "-o", "/dev/null", str(tmp_path / "x.po")]
+    found = subprocess.run(check, capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_json_values_are_translated():
+    found = json.loads(capitals(JSON, "json", "pt-BR"), parse_float=str)
+    assert found == json.loads(JSON, parse_float=str) | {
+        "@@locale": "pt_BR",
+        "title": "THE OLD <b>CAFÉ</b>",
+        "list": ["ONE", ["TWO & THREE", {"a": 'X/Y "Q"\n'}], None, True, []],
+        "files": "{count, plural, offset:1 =0 {NO FILES} one {# FILE} other {# <b>FILES</b> IN {folder}}}",
+        "who": "{g, select, male {{n, plural, one {HIS FILE} other {HIS # FILES}}} other {THEIRS}}",
+        "i18next": "HELLO {{name}}, $t(key) %{x}",
+        "space": "  A  B  ",
+        "amp": "TERMS &amp; MORE",
+        "same": "TWO",
+        "pipe": "NO CAR | ONE CAR",
+    }
+
+
+def test_only_messages_of_browser_extensions_are_translated():
+    text = '{"a": {"message": "A $X$ dog", "description": "No"}, "b": {"message": "Yes"}}'
+    assert capitals(text, "json") == text.replace("A $X$ dog", "A $X$ DOG").replace("Yes", "YES")
+    other = '{"a": {"message": "A dog", "title": "Yes"}, "b": "Yes"}'
+    assert capitals(other, "json") == other.replace("A dog", "A DOG").replace("Yes", "YES")
+
+
+def test_properties_values_are_translated():
+    assert capitals(PROPERTIES, "properties") == (
+        PROPERTIES.replace("Hello, {0}! It''s {1}.", "HELLO, {0}! IT''S {1}.")
+        .replace("It's fine", "IT'S FINE")
+        .replace("one two three", "ONE TWO THREE")
+        .replace("four five", "FOUR FIVE")
+        .replace("six", "SIX")
+        .replace("super\\\n  man flies", "SUPERMAN FLIES")
+        .replace(r"caf\u00e9 \ud83d\ude00 fun", r"CAF\u00c9 \ud83d\ude00 FUN")
+        .replace("no files|1#one file|1<{0} files", "NO FILES|1#ONE FILE|1<{0} FILES")
+        .replace(r"=a\tb\nnext", r"=A\tB\nNEXT")
+        .replace("=line", "=LINE")
+    )
+
+
+def test_android_strings_are_translated():
+    assert capitals(ANDROID, "android") == (
+        ANDROID.replace(r"It\'s the <b>old</b> man\u2019s", "IT\\'S THE <b>OLD</b> MAN\N{RIGHT SINGLE QUOTATION MARK}S")
+        .replace("my   dog", "MY   DOG")
+        .replace("Hi <", "HI <")
+        .replace(r", you have %2$d\n\nNew line", r", YOU HAVE %2$d\n\nNEW LINE")
+        .replace(r"Some <b>html</b> it\'s & text", r"SOME <b>HTML</b> IT\'S & TEXT")
+        .replace("Wrapped\n        text", "WRAPPED\n        TEXT")
+        .replace("Quoted it's", r"QUOTED IT\'S")
+        .replace('name="arr"><item>One</item><!-- c --><item>Two', 'name="arr"><item>ONE</item><!-- c --><item>TWO')
+        .replace("%d file<", "%d FILE<")
+        .replace("%d files", "%d FILES")
+        .replace("link", "LINK")
+    )
+
+
+def test_apple_strings_are_translated():
+    assert capitals(APPLE, "apple") == (
+        APPLE.replace(r"Hello \"World\", %@!\nNext line", r"HELLO \"WORLD\", %@!\nNEXT LINE")
+        .replace("App name", "APP NAME")
+        .replace(r"caf\U00e9 %1$@ of", "CAFÉ %1$@ OF")
+        .replace(r"It\'s a dog", r"IT\'S A DOG")
+        .replace("First\nSecond", "FIRST\nSECOND")
+    )
+    content = APPLE.encode("utf-16")
+    assert translate_document(content, "apple", _in_capitals) == capitals(APPLE, "apple").encode("utf-16")
+
+
+def test_xliff_1_sources_without_a_target_get_one():
+    found = capitals(XLIFF_1, "xliff")
+    state = ' state="needs-review-translation">'
+    assert re.findall(rf"<target{state}((?s:.*?))</target>", found) == TARGETS_1
+    assert "</source>\n        <target state" in found
+    without = re.sub(rf"(\n +)?<target{state}(?s:.*?)</target>", "", found)
+    assert without == XLIFF_1.replace('<target state="new"/>', "").replace(
+        'original="x"', 'original="x" target-language="de"'
+    )
+    assert [each.getparent().get("id") for each in etree.fromstring(found.encode()).iter("{*}target")] == [
+        "a",
+        "b",
+        "d",
+        None,
+        *"efghj",
+    ]  # in order, as before
+
+
+def test_xliff_2_segments_without_a_target_get_one():
+    found = capitals(XLIFF_2, "xliff", "pt_BR")
+    assert re.findall(r"<x:target>(.*?)</x:target>", found) == [*TARGETS_2, "Ja"]
+    segments = etree.fromstring(found).iter("{*}segment")
+    assert [each.get("state") for each in segments] == ["translated", "translated", "final", None]
+    assert re.sub(r"(\n +)?<x:target>[A-Z].{5,}?</x:target>", "", found) == (
+        XLIFF_2.replace('trgLang=""', 'trgLang="pt-BR"')
+        .replace("<x:segment>\n", '<x:segment state="translated">\n')
+        .replace('"initial"', '"translated"')
+    )
+
+
+@pytest.mark.parametrize("format", ["json", "properties", "android", "apple"])
+def test_a_file_whose_texts_stay_the_same_stays_the_same(format):
+    """Except for escapes that are not needed."""
+    text = (
+        FILES[format]
+        .replace("\\\n  man", "man")
+        .replace(r"\u2019", "\N{RIGHT SINGLE QUOTATION MARK}")
+        .replace(r"\U00e9", "é")
+        .replace("it's\"", "it\\'s\"")
+    )
+    assert changed(text, format)[0] == text
+
+
+def test_files_that_are_translated_stay_as_they_are():
+    for format in ("po", "xliff"):
+        done = capitals(FILES[format], format)
+        assert translate_document(done, format, always("x"), target="fr") == done
+
+
+# -- as other libraries read them --------------------------------------------------------------------------------------
+
+SPECIAL = """Ä "quoted" \\ it's <5 & 7 é 😀 = : # %"""
+
+
+def _po(text: str) -> list[str]:
+    return [entry.msgstr for entry in polib.pofile("\n" + text)]
+
+
+def _lines(text: str) -> list[str]:
+    return [re.sub(r"\\(.)", r"\1", each.text) for each in etree.fromstring(text.encode()).iter("string")]
+
+
+def _targets(text: str) -> list[str]:
+    return [each.text for each in etree.fromstring(text.encode()).iter("target")]
+
+
+READ = {
+    "po": _po,
+    "json": json.loads,
+    "properties": lambda text: [javaproperties.loads(text)["a"]],
+    "android": _lines,
+    "apple": lambda text: [openstep_plist.loads(text)["a"]],
+    "xliff": _targets,
+}
+
+
+@pytest.mark.parametrize("format", READ)
+def test_other_libraries_read_what_was_written(format):
+    found = translate_document(catalog(format, ["A dog."]), format, always(SPECIAL))
+    assert READ[format](found) == [SPECIAL]
+    assert READ[format](catalog(format, ["x"], [SPECIAL])) == [SPECIAL]
+
+
+def test_a_file_of_ascii_stays_one_if_it_has_escapes_or_might_be_latin_1():
+    assert translate_document('["caf\\u00e9"]', "json", always("Ä 😀")) == r'["\u00c4 \ud83d\ude00"]'
+    assert translate_document('["dog"]', "json", always("Ä 😀")) == '["Ä 😀"]'
+    assert translate_document("a=dog\n", "properties", always("Ä 😀")) == "a=\\u00c4 \\ud83d\\ude00\n"
+    assert translate_document("a=dog é\n", "properties", always("Ä 😀")) == "a=Ä 😀\n"
+
+
+def _po_structure(text: str):
+    file = polib.pofile("\n" + text)
+    for entry in file:
+        entry.msgstr, entry.msgstr_plural = "", {}
+    return [(str(entry), entry.flags, entry.previous_msgid, entry.obsolete) for entry in file], file.header
+
+
+def _json_structure(text: str):
+    def shape(value):
+        return sorted(value) if isinstance(value, dict) else ""
+
+    return json.loads(text, object_pairs_hook=lambda pairs: [(key, shape(value)) for key, value in pairs])
+
+
+def _xml_structure(text: str):
+    tree = etree.fromstring(text.encode())
+    for each in tree.iter():
+        each.text, each.tail = each.text and each.text.strip() and "x", None
+    return etree.tostring(tree)
+
+
+STRUCTURE = {
+    "po": _po_structure,
+    "json": _json_structure,
+    "properties": lambda text: list(javaproperties.loads(text)),
+    "android": _xml_structure,
+    "apple": lambda text: list(openstep_plist.loads(text.replace("'", '"').replace('t\\"', "t'"))),
+}
+
+
+@pytest.mark.parametrize("format", STRUCTURE)
+def test_the_structure_stays(format):
+    """With words in another order and at other places."""
+    text = FILES[format].replace('"only";\n', "")
+    assert STRUCTURE[format](translate_document(text, format, backwards)) == STRUCTURE[format](text)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("One.\nTwo\n\n  - three\n", ["One.", "Two", "- three"]),
+        ("a line that\ngoes on", ["a line that goes on"]),
+        ("Name:\tvalue", ["Name:", "value"]),
+        ("-a, --all   show  all", ["show", "all"]),
+        ("<p>One <b>dog</b></p><p>Two<br>three</p>", ["One dog", "Two", "three"]),
+        ("Press <Enter> now, <0>dog</0> <1/>", ["Press now, dog"]),
+        ("Run <code>a <b>b</b></code> now", ["Run now"]),
+        ("a < b and c > d", ["a < b and c > d"]),
+        ("&File and _Edit, AT&T, snake_case", ["File and Edit, AT&T, snake_case"]),
+        ("&Open dog &amp; cat", ["Open dog & cat"]),
+        ("Save _as", ["Save as"]),
+        ("Tom &mdash; 5&nbsp;dogs &foo; &#228;", ["Tom \N{EM DASH} 5 dogs &foo; ä"]),
+        ("{n, plural, one {# dog} other {{n} dogs}} now", ["dog", "dogs", "now"]),
+        ("{n, plural, one {# dog} other {", ["{n, plural, one {# dog} other {"]),
+        ("It''s {n, plural, other {a '{' dog''s}}", ["It's", "a dog's"]),
+        ("It''s # 1 {n}", ["It''s # 1"]),
+        ("{a, select, x {{n, plural, other {#}}} other {y dog}}", ["y dog"]),
+        ("{n, date, short} at {0,number,#.##}", ["at"]),
+        ("Hello {name}, $t(a.b) {{ x }} %{y} %1$s %@", ["Hello,"]),
+        ("fooBar", []),
+        ("sign-in", []),
+        ("Sign-in", ["Sign-in"]),
+        ("3", []),
+        ("第3回", ["第3回"]),
+        ("https://example.org/a b", ["b"]),
+    ],
+)
+def test_what_is_read_of_a_message(text, read):
+    found, paragraphs = changed(json.dumps([text]), "json")
+    assert paragraphs == read
+    assert json.loads(found) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "{n, plural, one {# old dog} other {# old dogs <b>here</b>}}",
+            "{n, plural, one {# DOG OLD} other {# <b>HERE</b> DOGS OLD}}",
+        ),
+        ("Save _as a file", "FILE A _AS SAVE"),
+        ("Run <code>x</code> now", "NOW RUN <code>x</code>"),
+        ("Take <0>the dog</0> out", "OUT <0>DOG THE</0> TAKE"),
+    ],
+)
+def test_where_the_markup_of_a_message_goes(text, expected):
+    assert json.loads(translate_document(json.dumps([text]), "json", backwards)) == [expected]
+
+
+def test_an_apostrophe_is_doubled_where_java_and_icu_require_it():
+    text = "a={0} is old\nb=A dog\n"
+    assert translate_document(text, "properties", always("l'ami")) == "a={0} l''ami\nb=l'ami\n"
+    for quote, written in (("''", "l''ami"), ("", "l'ami")):
+        text = json.dumps([f"{{n, plural, other {{a{quote} dog}}}}"])
+        assert json.loads(translate_document(text, "json", always("l'ami"))) == [f"{{n, plural, other {{{written}}}}}"]
+
+
+def test_an_android_string_does_not_become_a_reference():
+    text = "<resources><string>A dog</string></resources>"
+    assert translate_document(text, "android", always("?a/b @c")) == text.replace("A dog", r"\?a/b @c")
+
+
+# -- what cannot be read -----------------------------------------------------------------------------------------------
+
+LAUGHS = '<!DOCTYPE a [\n<!ENTITY a "{}">\n<!ENTITY b "{}">]>'.format("ha" * 9, "&a;" * 9)
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "message"),
+    [
+        ("po", 'msgid "a"\nmsgstr "b\n', "line 2: not a line of a PO file"),
+        ("po", 'msgid "a"\nmsgid "b"\n', "line 2: msgid is out of place"),
+        ("po", '\n"a"\n', "line 2: a string that belongs to nothing"),
+        ("po", 'msgid "a"\n', "line 1: there is no msgstr before the end of this line"),
+        ("po", 'msgid "a"\nmsgid_plural "b"\nmsgstr ""\n', "line 3: there is no msgstr[0] before the end of this line"),
+        ("json", '{\n"a" 1}', "line 2: not valid JSON (Expecting ':' delimiter)"),
+        ("json", "[" * 100_000, "JSON that is nested too deeply"),
+        ("json", '[\n"\\ud83d"]', "line 2: half of a surrogate pair, which is not a character"),
+        ("properties", "\na=\\u12", "line 2: \\u without four hexadecimal digits"),
+        ("properties", "\na=\\ude00", "line 2: half of a surrogate pair, which is not a character"),
+        ("apple", '"a" = "b"\n"c"', "line 2: expected a semicolon"),
+        ("apple", '"a" = "b', "line 1: expected a value"),
+        ("apple", "/* a", "line 1: expected a key"),
+        ("apple", '"a" = "\\Ude00";', "line 1: half of a surrogate pair, which is not a character"),
+        ("android", "<resources>\n<string>a</resources>", "line 2: not valid XML (mismatched tag)"),
+        ("android", "<a/>", "not Android's <resources>, but <a>"),
+        ("android", "<resources><string>\\u1</string></resources>", "line 1: \\u without four hexadecimal digits"),
+        (
+            "android",
+            f"{LAUGHS}<resources>&b;</resources>",
+            "line 2: declarations of entities are not read; remove them",
+        ),
+        ("xliff", f"{LAUGHS}<xliff>&b;</xliff>", "line 2: declarations of entities are not read; remove them"),
+        (
+            "xliff",
+            '<!DOCTYPE a [<!ENTITY x SYSTEM "/etc/passwd">]><a>&x;</a>',
+            "line 1: declarations of entities are not read; remove them",
+        ),
+        ("xliff", '<!DOCTYPE a SYSTEM "http://127.0.0.1:1/x"><a>&x;</a>', 'not XLIFF 1 or 2, but <a version="">'),
+        ("xliff", "", "line 1: not valid XML (no element found)"),
+        (
+            "xliff",
+            '<?xml version="1.0" encoding="ISO-8859-1"?><a/>',
+            "line 1: declares the encoding ISO-8859-1; convert it to UTF-8, also in this line",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_its_line(format, text, message):
+    with pytest.raises(UserError) as error:
+        translate_document(text, format, always("x"))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("format", ["android", "xliff"])
+def test_deeply_nested_elements_are_read(format):
+    inner = "<b>" * 2_000 + "a dog" + "</b>" * 2_000
+    text = catalog(format, ["@"]).replace("@", inner)
+    assert translate_document(text, format, always("x")).count("<b>") in (2_000, 4_000)
