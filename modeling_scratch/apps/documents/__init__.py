@@ -43,7 +43,7 @@ WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_mar
 _UNKNOWN = (
     ".7z .ass .azw3 .csv .doc .docm .dtd .fb2 .gz .ini .ipynb .key .mobi .numbers .odp .ods .pages .pdf .plist .png "
     ".ppt .pptx .pub .resx .rst .rtf .ssa .stringsdict .svg .tex .tmx .toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml"
-    " .yaml .yml .zip"
+    " .yaml .yml .zip .mqxliff .mxliff .sdlxliff"
 )
 
 

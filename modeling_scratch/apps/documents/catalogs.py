@@ -21,7 +21,11 @@ SOFT = "\v"  # the plain text of a line end that only wraps a long line
 # A name in a program rather than text: btn-primary, #ff0000, 2026-01-31, icon.png, fooBar.
 _NAME = re.compile(r"(?=\S*[a-z][A-Z]|\S*\d|\S*\w[.:=_\\]\w|\S*\\|[#$]|[a-z\d]+(?:-[a-z\d]+)+\Z)[!-~]+")
 
-_TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|<(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>")
+_TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|(?<!%)<(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>")
+# A placeholder such as %s, after its percent sign. Several without numbers stand for arguments in their order, so each
+# gets a number, marked by a character for private use, which is removed if it was not needed.
+_CONVERSION = r"[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcsSp@]"
+_NUMBERED = re.compile(rf"\ue000([0-9]+)\$({_CONVERSION})")
 _KEY = re.compile(r"(?<![\w&])[_&](?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")  # the next letter is that of a menu item
 _PARTS = re.compile(
     rf"{_TAG.pattern}|(?P<entity>&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);)"
@@ -67,12 +71,14 @@ class Entry:
         start, end: its place in the file.
         write: makes what is written there of the written region.
         region: what is translated.
+        can_number: whether placeholders such as %s may become %2$s to stand in another order.
     """
 
     start: int
     end: int
     write: Callable[[str], str] = str
     region: Region = _NOTHING
+    can_number: bool = True
 
 
 def read_entries(text: str, entries: Sequence[Entry], kept: KeptWords) -> Document:
@@ -81,11 +87,20 @@ def read_entries(text: str, entries: Sequence[Entry], kept: KeptWords) -> Docume
     def joined(regions: list[str]) -> str:
         parts, done = [], 0
         for entry, written in zip(entries, regions, strict=True):
-            parts += [text[done : entry.start], entry.write(written)]
+            parts += [text[done : entry.start], entry.write(_ordered(written, entry.can_number))]
             done = entry.end
         return "".join(parts) + text[done:]
 
     return read_regions([entry.region for entry in entries], joined, kept)
+
+
+def _ordered(written: str, can_number: bool) -> str:
+    """Take the numbers out of placeholders that are in order; let others have theirs or, if they can't, order them."""
+    found = [(int(number), conversion) for number, conversion in _NUMBERED.findall(written)]
+    if found != sorted(found) and can_number:
+        return written.replace("\ue000", "")
+    in_order = iter(sorted(found))
+    return _NUMBERED.sub(lambda _: next(in_order)[1], written)
 
 
 def error_at(text: str, position: int, problem: str) -> UserError:
@@ -177,6 +192,7 @@ class _Message:
         if _NAME.fullmatch(self.plain) and not kept.spans(self.plain):
             self._add_markup("break", 0, len(self.plain))
             return
+        self._number_placeholders()
         self.paired = _paired(self.plain)
         self.keys = Counter(_KEY.findall(self.plain))
         done, is_plural = 0, False
@@ -188,12 +204,12 @@ class _Message:
 
     def _add_parts(self, start: int, end: int, is_plural: bool) -> None:
         """Add the text of a branch or between arguments. Kept words are left to what reads paragraphs."""
-        spans = deque(self.kept.spans(_TAG.sub(lambda tag: "\ufffc" * len(tag.group()), self.plain[start:end])))
+        spans = deque(self._kept_spans(start, end))
         done, code = start, ""  # `code` is the element that began at `done`, if its content is not text
         for match in _PARTS.finditer(self.plain, start, end):
-            while spans and start + spans[0][1] <= match.start():
+            while spans and spans[0][1] <= match.start():
                 spans.popleft()
-            if spans and start + spans[0][0] < match.end():
+            if spans and spans[0][0] < match.end():
                 continue
             name = (match["name"] or "").lower()
             if code:
@@ -216,6 +232,17 @@ class _Message:
                 self._add_markup(kind, done, match.end(), name)
             done = match.end()
         self._add_text(done, end)
+
+    def _kept_spans(self, start: int, end: int) -> list[tuple[int, int]]:
+        without_tags = _TAG.sub(lambda tag: "\ufffc" * len(tag.group()), self.plain[start:end])
+        return [(start + first, start + last) for first, last in self.kept.spans(without_tags)]
+
+    def _number_placeholders(self) -> None:
+        spans = self._kept_spans(0, len(self.plain))
+        found = [first for first, last in spans if re.fullmatch(f"%{_CONVERSION}", self.plain[first:last])]
+        if len(found) > 1 and not re.search(r"%[0-9]+\$", self.plain):
+            for number, first in enumerate(found, start=1):
+                self.raws[first] = f"%\ue000{number}$"
 
     def _kind(self, match: re.Match[str], name: str, is_plural: bool) -> str | None:
         """The kind of a part: of a token, or "code"; None: it is ordinary text."""

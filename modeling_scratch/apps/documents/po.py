@@ -128,29 +128,31 @@ def _translations(found: _Message, plural_forms: str | None, kept: KeptWords) ->
     """
     Fill the empty translations of a message. If all forms of its plural are empty, it gets as many as the language has.
     """
-    fields = found.fields
+    fields, can_number = found.fields, "python-format" not in found.flags
     singular, plural = fields["msgid"], fields.get("msgid_plural")
     if plural is None:
         if not fields["msgstr"].text:
-            yield _entry(singular, fields["msgstr"].start, fields["msgstr"].end, kept)
+            yield _entry(singular, fields["msgstr"].start, fields["msgstr"].end, kept, can_number)
         return
     forms = [each for name, each in fields.items() if _is_translation(name)]
     count = re.search(r"nplurals=([0-9]{1,2})", plural_forms or "")
     wanted = int(count[1]) if count and not any(form.text for form in forms) else len(forms)
     for index, form in enumerate(forms[:wanted]):
         if not form.text:
-            yield _entry(singular if index == 0 and wanted > 1 else plural, form.start, form.end, kept)
+            source = singular if index == 0 and wanted > 1 else plural
+            yield _entry(source, form.start, form.end, kept, can_number)
     for index in range(len(forms), wanted):
-        yield _entry(plural, forms[-1].end, forms[-1].end, kept, f"\nmsgstr[{index}] ")
+        yield _entry(plural, forms[-1].end, forms[-1].end, kept, can_number, f"\nmsgstr[{index}] ")
     if wanted < len(forms):
         yield Entry(forms[wanted - 1].end, forms[-1].end)
 
 
-def _entry(source: _Field, start: int, end: int, kept: KeptWords, before: str = "") -> Entry:
+def _entry(source: _Field, start: int, end: int, kept: KeptWords, can_number: bool, before: str = "") -> Entry:
     plain = source.text
     width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
     region = message([Text(plain, plain)], kept, str)
-    return Entry(start, end, lambda written: before + _quoted(written, width and max(width, _WIDTH)), region)
+    width = width and max(width, _WIDTH)
+    return Entry(start, end, lambda written: before + _quoted(written, width), region, can_number)
 
 
 def _quoted(text: str, width: int | None) -> str:

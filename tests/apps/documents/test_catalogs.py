@@ -493,6 +493,13 @@ def test_where_the_markup_of_a_message_goes(text, expected):
     assert json.loads(translate_document(json.dumps([text]), "json", backwards)) == [expected]
 
 
+def test_placeholders_without_numbers_keep_their_arguments():
+    text = 'msgid "The %s sees %d dogs"\nmsgstr ""\n'
+    assert _po(translate_document(text, "po", backwards)) == ["DOGS SEES %2$d THE %1$s"]
+    assert _po(translate_document(f"#, python-format\n{text}", "po", backwards)) == ["DOGS SEES %s THE %d"]
+    assert _po(capitals(text, "po")) == ["THE %s SEES %d DOGS"]
+
+
 def test_an_apostrophe_is_doubled_where_java_and_icu_require_it():
     text = "a={0} is old\nb=A dog\n"
     assert translate_document(text, "properties", always("l'ami")) == "a={0} l''ami\nb=l'ami\n"
