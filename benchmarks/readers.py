@@ -85,7 +85,10 @@ def catalog(format: str, texts: list[str], translations: list[str] | None = None
     in_xml = [escape(each, quote=False) for each in found]
     if format == "po":
         pairs = zip(texts, translations or [""] * len(texts), strict=True)
-        made = [f"msgid {json.dumps(text)}\nmsgstr {json.dumps(found, ensure_ascii=False)}\n" for text, found in pairs]
+        made = [
+            f"msgid {json.dumps(text, ensure_ascii=False)}\nmsgstr {json.dumps(found, ensure_ascii=False)}\n"
+            for text, found in pairs
+        ]
     elif format == "json":
         return json.dumps(found, ensure_ascii=False, indent=1)
     elif format == "xliff":
