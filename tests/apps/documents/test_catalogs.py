@@ -1,5 +1,6 @@
 """Catalogs: their messages are translated, and everything else stays; other libraries read the same structure."""
 
+import gettext
 import json
 import re
 import shutil
@@ -243,6 +244,21 @@ def test_gettext_accepts_the_translation(target, tmp_path):
     check = ["msgfmt", "--check", "--check-accelerators=_", "-o", "/dev/null", str(tmp_path / "x.po")]
     found = subprocess.run(check, capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("msginit"), reason="gettext is not installed")
+@pytest.mark.parametrize("language", ["ja", "de", "fr", "pt_BR", "ru", "cs", "pl", "lt", "lv", "ro", "ga", "sl"])
+def test_plural_forms_are_those_of_gettext(language, tmp_path):
+    (tmp_path / "x.pot").write_text(PO)
+    command = ["msginit", "--no-translator", "-l", language, "-i", str(tmp_path / "x.pot"), "-o", "-"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    declared = [polib.pofile(f"\n{text}").metadata["Plural-Forms"] for text in (made, capitals(PO, "po", language))]
+    numbers, functions = zip(
+        *(re.fullmatch(r"nplurals=(\d); plural=(.*);", each).groups() for each in declared), strict=True
+    )
+    assert numbers[0] == numbers[1]
+    first, second = map(gettext.c2py, functions)
+    assert [first(n) for n in range(300)] == [second(n) for n in range(300)]
 
 
 def test_json_values_are_translated():
