@@ -31,6 +31,10 @@ FORMATS = {
     "markdown": Format("markdown", (".md", ".markdown"), has_markup=True),
     "html": Format("html", (".html", ".htm"), has_markup=True),
     "srt": Format("srt", (".srt",)),
+    "vtt": Format("vtt", (".vtt",)),
+    "docx": Format("docx", (".docx",), has_markup=True, is_binary=True, names_target=True),
+    "odt": Format("odt", (".odt",), has_markup=True, is_binary=True, names_target=True),
+    "epub": Format("epub", (".epub",), has_markup=True, is_binary=True, names_target=True),
 }
 WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
 # Endings of files that are not lines of text, and that nothing here reads.
