@@ -65,7 +65,7 @@ def script_and_locale(tag: str | None) -> tuple[str, str, str] | None:
 @dataclass(slots=True)
 class XmlNode:
     """
-    An element, text (named ""), or other markup such as a comment (named "!"). The root (named "/") has the root element.
+    An element, text (named ""), or other markup such as a comment (named "!"). The node named "/" is around everything.
 
     Args:
         name: with the prefix that `_PREFIXES` gives its namespace.

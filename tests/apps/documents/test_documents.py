@@ -17,17 +17,24 @@ from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from readers import HOSTILE, READERS, hostile, seconds
+from readers import CUES, HOSTILE, HOSTILE_MARKUP, READERS, document_of, hostile, seconds, text_of
 
-CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+CUE = CUES["srt"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [name for name, format in FORMATS.items() if not format.is_binary])
 def test_byte_order_mark_and_line_ends_stay(format):
-    unix = f"{CUE * (format == 'srt')}One line\nand more.\n\n"
+    unix = document_of(format, "One line\nand more.\n\n")
     windows, old = unix.replace("\n", "\r\n"), unix.replace("\n", "\r")
     for text in ("", f"\ufeff{windows}", windows.replace("more.\r", "more."), old.replace("more.\r", "more.\n")):
         assert changed(text, format, str.upper)[0] == text.upper()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_translation_may_have_any_characters(format):
+    words = "\u00c4 \U00010348 \u2026 \u201cx\u201d 1 > 2"
+    found = translate_document(document_of(format, "One line"), format, always(words))
+    assert text_of(format, found).replace("&gt;", ">") == words
 
 
 def test_line_ends_of_several_kinds_stay_around_front_matter_and_hard_breaks():
@@ -63,9 +70,11 @@ def test_reading_takes_time_in_proportion_to_the_text(reader):
                 return False
         return True
 
-    texts = {pattern: lambda size, pattern=pattern: hostile(reader, pattern, size) for pattern in HOSTILE}
-    if reader == "srt":  # a tag may begin anywhere and end far away
-        texts |= {f"<{each}": lambda size, each=each: f"{CUE}<{each * (10 * size)}x\n" for each in (" ", "a", " <")}
+    patterns = HOSTILE + HOSTILE_MARKUP.get(reader, [])
+    texts = {pattern: lambda size, pattern=pattern: hostile(reader, pattern, size) for pattern in patterns}
+    if reader in CUES:  # a tag may begin anywhere and end far away
+        begins = CUES[reader]
+        texts |= {f"<{each}": lambda size, each=each: f"{begins}<{each * (10 * size)}x\n" for each in (" ", "a", " <")}
     assert not [pattern for pattern, text in texts.items() if is_slow(text)]
 
 
