@@ -4,7 +4,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from typing import Any
 from xml.parsers.expat import ExpatError, ParserCreate
@@ -332,10 +332,11 @@ class FormattedPart(XmlPart):
         ends, main = paired(inlines), _main_formats(inlines)
         partners = ends.keys() | set(ends.values())
         formats = [main[-1]]  # the main format of the paragraph, and of each element that is open
-        opened: list[str] = []
-        current, held = formats[-1], list[Token]()  # what is held may belong to the text before it or after it
+        opened: list[str] = []  # the names of elements and ranges that are open
+        current, is_edge = formats[-1], True  # whether nothing has followed the last break
+        held: list[Token] = []  # what may belong to the text before it or after it
         yield Markup("break", f"\1{current}\1")
-        for index, each in enumerate(inlines):
+        for index, each in enumerate([*inlines, Inline("break", "")]):
             if each.kind == "text" and not any(text.plain.strip() for text in each.texts):
                 held += each.texts
                 continue
@@ -345,11 +346,15 @@ class FormattedPart(XmlPart):
             wanted = each.format if each.kind == "text" else formats[-1]
             if wanted != current and current != formats[-1]:
                 yield Markup("close", f"\1{formats[-1]}\1", "format")
+                current = formats[-1]
+            # At the edge of a paragraph, atoms such as bookmarks are in no sentence.
+            if not opened and current == formats[-1] and (is_edge or each.kind == "break"):
+                held = [replace(token, kind="break") if token.kind == "atom" else token for token in held]
             yield from held
-            held = []
-            if wanted not in (current, formats[-1]):
+            held, is_edge = [], each.kind == "break"
+            if wanted != current:
                 yield Markup("open", f"\1{wanted}\1", "format", is_optional=True)
-            current = wanted
+                current = wanted
             if each.kind == "text":
                 yield from each.texts
             elif each.kind == "break":
@@ -363,11 +368,11 @@ class FormattedPart(XmlPart):
                 formats.pop()
                 current = formats[-1]
                 yield Markup("close", f"\2{each.raw}\2\1{current}\1", opened.pop())
+            elif each.kind == "start":
+                opened.append(each.name)
+                yield Markup("open", f"\2{each.raw}\2", each.name)
             else:
-                yield Markup("open" if each.kind == "start" else "close", f"\2{each.raw}\2", each.name)
-        if current != formats[-1]:
-            yield Markup("close", f"\1{formats[-1]}\1", "format")
-        yield from held
+                yield Markup("close", f"\2{each.raw}\2", opened.pop())
 
 
 def _main_formats(inlines: Sequence[Inline]) -> dict[int, int]:
