@@ -1,10 +1,11 @@
 """Documents that are ZIP archives: some parts are translated, and all others are copied."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from io import BytesIO
 from itertools import islice
+from typing import TypeVar
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 from ...errors import UserError, as_user_error
@@ -17,6 +18,8 @@ _LARGEST = 512 * 2**20  # bytes of all parts
 _MOST_TEXT = 32 * 2**20  # bytes of the parts that are read
 _IS_ENCRYPTED = 1  # the bit of an entry's flags
 _OLE = bytes.fromhex("d0cf11e0a1b11ae1")  # how files of Word 97, and encrypted ones of later versions, begin
+
+Result = TypeVar("Result")
 
 
 class Archive:
@@ -57,14 +60,23 @@ class Archive:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def read(self, name: str) -> bytes:
-        """The content of a part. Raises UserError if there is no such part, or if more than 32 MiB are read in all."""
+    def read(self, name: str, read: Callable[[bytes], Result] = bytes) -> Result:
+        """
+        What a function makes of the content of a part.
+
+        Raises:
+            UserError: there is no such part, the parts that have been read have more than 32 MiB, or the function
+                raises one.
+        """
         if name not in self._names:
             raise UserError(f"{self._damaged}: it has no {name}")
         self._left -= self._zip.getinfo(name).file_size
         if self._left < 0:
             raise UserError(f"too large: its text and markup have more than {_MOST_TEXT >> 20} MiB")
-        return self._zip.read(name)
+        try:
+            return read(self._zip.read(name))
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
 
     def document(self, parts: Mapping[str, Document[bytes]]) -> Document[bytes]:
         """A document whose text is that of these parts. The names, order and compression of all parts stay."""

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from ...errors import UserError, as_user_error
+from ...errors import UserError
 from ...languages import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Text
@@ -39,20 +40,16 @@ def read_docx(content: bytes, kept: KeptWords, target: str | None = None) -> Doc
         UserError: it is not a Word document, or is damaged, encrypted or too large.
     """
     archive = Archive(content, ".docx")
-    listed = XmlPart(archive.read("[Content_Types].xml")).root.find("ct:Override")
+    listed = archive.read("[Content_Types].xml", XmlPart).root.find("ct:Override")
     types = {each.attributes.get("PartName", "")[1:]: each.attributes.get("ContentType") for each in listed}
     if not any(kind in _MAIN for kind in types.values()):
         raise UserError("not a .docx file: it contains no document of Word")
     change = _in_language(target)
     parts: dict[str, Document[bytes]] = {}
     for kind in (*_MAIN, *_WITH_TEXT, _STYLES, _PROPERTIES):
-        for name in (name for name in types if types[name] == kind and name in archive):
-            with as_user_error(f"{name}: ", UserError):
-                part = archive.read(name)
-            if kind == _PROPERTIES:
-                parts[name] = XmlPart(part, _READ_PROPERTIES).document(kept)
-            else:
-                parts[name] = _Part(part).document(kept, change)
+        for name in (name for name in types if types[name] == kind and (kind in _MAIN or name in archive)):
+            read = partial(XmlPart, texts=_READ_PROPERTIES) if kind == _PROPERTIES else _Part
+            parts[name] = archive.read(name, lambda part, read=read: read(part).document(kept, change))
     return archive.document(parts)
 
 
@@ -69,6 +66,7 @@ class _Part(FormattedPart):
     """A part with paragraphs."""
 
     opaque = frozenset(_DELETED)
+    attributes = {"wp:docPr": "descr|title"}  # of a picture
     paragraphs = frozenset({"w:p"})
 
     def __init__(self, content: bytes):
@@ -78,10 +76,6 @@ class _Part(FormattedPart):
         root = next(child for child in self.root.children if child.attributes or child.children)
         self._prefix = re.match(r"<([^\s/>:]*:)?", self.opening(root))[1] or ""
         self._format_of_run(f"<{self._prefix}r>", "")  # the first format: that of runs without properties
-
-    def opening(self, node: XmlNode) -> str:
-        tag = super().opening(node)
-        return self.attribute_holes(tag, "descr|title") if node.name == "wp:docPr" else tag
 
     def has_text(self, node: XmlNode) -> bool:
         return any(

@@ -4,7 +4,7 @@ import re
 from posixpath import dirname, join, normpath
 from urllib.parse import unquote
 
-from ...errors import UserError, as_user_error
+from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from .archive import Archive
 from .document import Document, read_document
@@ -27,11 +27,11 @@ def read_epub(content: bytes, kept: KeptWords, target: str | None = None) -> Doc
     """
     tag = target and target.replace("_", "-")
     archive = Archive(content, ".epub")
-    files = _read(archive, _CONTAINER).root.find("container:rootfile")
+    files = archive.read(_CONTAINER, XmlPart).root.find("container:rootfile")
     package = next((each.attributes["full-path"] for each in files if "full-path" in each.attributes), None)
     if package is None:
         raise UserError(f"damaged: {_CONTAINER} names no package")
-    book = _Package(archive.read(package))
+    book = archive.read(package, _Package)
     items = list(book.root.find("opf:item"))
     names = [normpath(join(dirname(package), unquote(each.attributes.get("href", "")))) for each in items]
     kinds = {name: each.attributes.get("media-type") for name, each in zip(names, items, strict=True)}
@@ -39,27 +39,18 @@ def read_epub(content: bytes, kept: KeptWords, target: str | None = None) -> Doc
     if not pages:
         raise UserError(f"damaged: {package} names no pages")
     if _ENCRYPTION in archive:
-        references = _read(archive, _ENCRYPTION).root.find("enc:CipherReference")
+        references = archive.read(_ENCRYPTION, XmlPart).root.find("enc:CipherReference")
         if {unquote(each.attributes.get("URI", "")) for each in references} & set(pages):
             raise UserError("its pages are encrypted (DRM), so that only some programs can read them")
     parts: dict[str, Document[bytes]] = {}
-    for name in (*pages, *(name for name, kind in kinds.items() if kind == _CONTENTS and name in archive)):
-        page = archive.read(name)
-        with as_user_error(f"{name}: ", UserError):
-            read = XmlPart(page, ["ncx:text"]).document(kept) if kinds[name] == _CONTENTS else _page(page, kept)
-        parts[name] = _in_language(read, tag)
+    for name in pages:
+        parts[name] = _in_language(archive.read(name, lambda page: read_document(page, "html", kept)), tag)
+    for name in (name for name, kind in kinds.items() if kind == _CONTENTS and name in archive):
+        contents = archive.read(name, lambda part: XmlPart(part, ["ncx:text"]).document(kept))
+        parts[name] = _in_language(contents, tag)
     language = re.compile(r"(<(?:\w+:)?language\b[^>]*>)[^<]*")
     parts[package] = book.document(kept, lambda text: language.sub(rf"\g<1>{tag}", text) if tag else text)
     return archive.document(parts)
-
-
-def _read(archive: Archive, name: str) -> XmlPart:
-    with as_user_error(f"{name}: ", UserError):
-        return XmlPart(archive.read(name))
-
-
-def _page(content: bytes, kept: KeptWords) -> Document[bytes]:
-    return read_document(content, "html", kept)
 
 
 def _in_language(document: Document[bytes], tag: str | None) -> Document[bytes]:

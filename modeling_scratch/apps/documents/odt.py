@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from ...errors import UserError, as_user_error
+from ...errors import UserError
 from ...languages import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Text
@@ -42,12 +43,14 @@ def read_odt(content: bytes, kept: KeptWords, target: str | None = None) -> Docu
         raise UserError(ENCRYPTED)
     change = _in_language(target)
     parts: dict[str, Document[bytes]] = {}
-    for name in ("content.xml", "styles.xml", "meta.xml"):
+    readers = {
+        "content.xml": partial(_Part, texts=_READ_ELEMENTS),
+        "styles.xml": partial(_Part, texts=_READ_ELEMENTS),
+        "meta.xml": partial(XmlPart, texts=_READ_PROPERTIES),
+    }
+    for name, read in readers.items():
         if name == "content.xml" or name in archive:
-            part = archive.read(name)
-            with as_user_error(f"{name}: ", UserError):
-                read = XmlPart(part, _READ_PROPERTIES) if name == "meta.xml" else _Part(part, _READ_ELEMENTS)
-                parts[name] = read.document(kept, change)
+            parts[name] = archive.read(name, lambda part, read=read: read(part).document(kept, change))
     return archive.document(parts)
 
 
@@ -72,6 +75,7 @@ class _Part(FormattedPart):
     """A part with paragraphs."""
 
     opaque = frozenset({"text:tracked-changes"})  # with what was deleted
+    attributes = {"table:table-cell": "office:string-value"}
     paragraphs = frozenset({"text:h", "text:p"})
 
     def __init__(self, content: bytes, texts: tuple[str, ...]):

@@ -76,8 +76,8 @@ class XmlNode:
 
     name: str
     start: int
-    attributes: dict[str, str] = field(default_factory=dict)
     plain: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
     children: list["XmlNode"] = field(default_factory=list)
     first: int = 0
     last: int = 0
@@ -166,6 +166,7 @@ class XmlPart:
     """
 
     opaque: frozenset[str] = frozenset()  # elements that stay with all their content
+    attributes: dict[str, str] = {}  # of elements, a regular expression for the attributes that are texts
 
     def __init__(self, content: bytes, texts: Iterable[str] = ()):
         is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -215,8 +216,19 @@ class XmlPart:
         return self.source(node.start, node.end)
 
     def opening(self, node: XmlNode) -> str:
-        """The start tag of an element."""
-        return self.source(node.start, node.first)
+        """The start tag of an element, with holes for the attributes that are texts."""
+        tag = self.source(node.start, node.first)
+        if node.name not in self.attributes:
+            return tag
+
+        def value(match: re.Match) -> str:
+            raw, plain = match[2][1:-1], unescape(match[2][1:-1])
+            if not is_translatable(plain):
+                return match[0]
+            region = Region([Text(raw, plain)], _write_attribute)
+            return f"{match[1]}{match[2][0]}{self.hole(lambda: region)}{match[2][0]}"
+
+        return re.sub(rf"""(\s(?:{self.attributes[node.name]})\s*=\s*)("[^"]*"|'[^']*')""", value, tag)
 
     def inner(self, node: XmlNode) -> str:
         """The content of an element."""
@@ -231,18 +243,6 @@ class XmlPart:
             plain = "".join(each.plain for each in texts)
             return [Text(write_xml(plain, {}), plain)]
         return [Text(self.raw(each), each.plain) for each in texts]
-
-    def attribute_holes(self, tag: str, names: str) -> str:
-        """A start tag with holes for the values of attributes, whose names are a regular expression."""
-
-        def value(match: re.Match) -> str:
-            raw, plain = match[2][1:-1], unescape(match[2][1:-1])
-            if not is_translatable(plain):
-                return match[0]
-            region = Region([Text(raw, plain)], _write_attribute)
-            return f"{match[1]}{match[2][0]}{self.hole(lambda: region)}{match[2][0]}"
-
-        return re.sub(rf"""(\s(?:{names})\s*=\s*)("[^"]*"|'[^']*')""", value, tag)
 
 
 @dataclass
