@@ -15,6 +15,7 @@ from translators import SENTENCES, by_hand, lines, one_vocabulary, run_translate
 from modeling_scratch.apps.documents import FORMATS, translation
 from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.errors import UserError
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from readers import CUES, HOSTILE, HOSTILE_MARKUP, READERS, document_of, hostile, seconds, text_of
@@ -204,6 +205,11 @@ def test_input_in_another_format_is_refused(format, text, message, run):
     code, output, stderr = run(text, format=format)
     assert (code, output, stderr.count("\n")) == (2, b"", 1)
     assert message in stderr
+
+
+def test_a_text_is_not_a_document_in_a_binary_format():
+    with pytest.raises(UserError, match="docx is a file"):
+        translate_document("A text", "docx", always("a"))
 
 
 def test_our_own_errors_are_not_reported_as_errors_of_the_user(run, monkeypatch):

@@ -1,6 +1,8 @@
 """DOCX: runs become tags within sentences; everything that is not text stays."""
 
 import io
+import itertools
+import random
 import re
 import sys
 import zipfile
@@ -15,6 +17,7 @@ from lxml import etree
 from stand_ins import always, backwards, changed
 
 from modeling_scratch.apps.documents.document import read_document, translate_document
+from modeling_scratch.apps.translate.paragraphs import Translated
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from readers import archive, body
@@ -267,3 +270,36 @@ def test_translations_cannot_break_the_markup():
     found = translate_document(document, "docx", always("]]> </w:t> & \x0b<b>\x00"))
     texts = "".join(re.findall("<w:t[^>]*>([^<]*)", body("docx", found)))
     assert texts == "]]&gt; &lt;/w:t&gt; &amp; &lt;b&gt;"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_markup_is_well_formed_with_any_links(seed):
+    """Random runs, ranges, fields and links: all markup comes back once, and the words in their order."""
+    choose = random.Random(seed)
+
+    def inline(depth: int) -> str:
+        choices = ["a ", "[b] ", "c", "[d]", " ", NOTE, TAB, START, STOP, field("PAGE", "7"), run("<w:br/>")]
+        choices += [run(f'<w:fldChar w:fldCharType="{kind}"/>') for kind in ("begin", "separate", "end")]
+        parts = [choose.choice(choices) for _ in range(choose.randint(1, 6))]
+        if depth:
+            around = choose.choice([(LINK, END_LINK), (SDT, END_SDT), (START, STOP), ("{<w:ins>}", "{</w:ins>}")])
+            parts.insert(choose.randint(0, len(parts)), inline(depth - 1).join(around))
+            parts.append(field("HYPERLINK x", inline(depth - 1)))
+        return "".join(parts)
+
+    def translate(paragraphs: list[str]) -> list[Translated]:
+        size = choose.randint(1, 12)
+        words = [f"x{number}{choose.choice([',', '', ')'])}" for number in range(size)]
+        links = [(choose.randrange(4), choose.randrange(size)) for _ in range(choose.randint(0, 9))]
+        return [Translated(" ".join(words), links) for _ in paragraphs]
+
+    for _ in range(20):
+        before = written(f"w {inline(2)} w {inline(2)}")
+        after = body("docx", translate_document(archive("docx", before), "docx", translate))
+        trees = [etree.fromstring(f'<w:a xmlns:w="{W[1:-1]}">{each}</w:a>') for each in (before, after)]
+        names = {f"{W}{name}" for name in ("r", "t", "rPr", "b")}
+        found = [Counter(each.tag for each in tree.iter() if each.tag not in names) for tree in trees]
+        assert found[0] == found[1]
+        assert all(each.getparent().tag == f"{W}r" for each in trees[1].iter(f"{W}t"))
+        numbers = re.findall(r"x(\d+)", "".join(trees[1].itertext()))
+        assert all(int(two) in (0, int(one) + 1) for one, two in itertools.pairwise(numbers))
