@@ -35,7 +35,8 @@ def written(short: str) -> str:
         properties, text = (BOLD, each[1:-1]) if each[0] == "[" else ("", each)
         return f'<w:r>{properties}<w:t xml:space="preserve">{text}</w:t></w:r>'
 
-    return f"<w:p>{''.join(part(each) for each in re.split(r'({[^}]*}|[[][^]]*[]])', short) if each)}</w:p>"
+    parts = re.split(r"(\{[^}]*\}|\[[^]]*\])", short)
+    return f"<w:p>{''.join(part(each) for each in parts if each)}</w:p>"
 
 
 def run(inner: str) -> str:
@@ -80,6 +81,7 @@ SDT, END_SDT = "{<w:sdt><w:sdtPr/><w:sdtContent>}", "{</w:sdtContent></w:sdt>}"
         (f"The [cat]{NOTE}[s] run", ["The cats run"], f"RUN [CATS]{NOTE} THE"),
         (f"The {START}old cat{STOP} sleeps", ["The old cat sleeps"], f"SLEEPS {START}CAT OLD{STOP} THE"),
         (f"{STOP}The {START}old cat", ["The old cat"], None),
+        (f"The c{START}{STOP}at sleeps", ["The cat sleeps"], f"SLEEPS CAT{START}{STOP} THE"),
         (
             "Let {<m:oMath xmlns:m='m'><m:t>x</m:t></m:oMath>} be",
             ["Let be"],
