@@ -39,9 +39,9 @@ FORMATS = {
 WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
 # Endings of files that are not lines of text, and that nothing here reads.
 _UNKNOWN = (
-    ".7z .ass .azw3 .csv .doc .docm .dtd .fb2 .gz .ini .ipynb .key .mobi .numbers .odp .ods .pages .pdf .plist .png "
-    ".ppt .pptx .pub .resx .rst .rtf .ssa .stringsdict .svg .tex .tmx .toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml"
-    " .yaml .yml .zip"
+    ".7z .ass .azw3 .csv .doc .docm .dot .dotm .dotx .dtd .fb2 .fodt .gz .ini .ipynb .key .mobi .numbers .odp .ods "
+    ".ott .pages .pdf .plist .png .ppt .pptx .pub .resx .rst .rtf .ssa .stringsdict .svg .tex .tmx .toml .ts .ttml "
+    ".wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
 )
 
 
