@@ -9,15 +9,17 @@ are of this process alone, and a reader whose time is in proportion to the size 
 
 import argparse
 import csv
+import io
 import json
 import re
 import sys
 import time
+import zipfile
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,6 +41,36 @@ HOSTILE += "…<p><b>…<code>…<sup>1</sup>…<a>1</a>…&…&a…&#…&#1…&
 HOSTILE += "…{{…{%…{a…[[…[[a|…^a…~a…==a…\\(…\\[\n…:a…%%…<Aa b={…<Aa b='\n…::: a\n…: a\n…!!! a\n…[^a]: "
 HOSTILE += "…{n,plural,a{…{n,plural,a{}…{n,choice,0#…|…''…'{…{0}''…a\n…a  b…<a>…</a>…<!-- …&x …_a …--a …\"…é"
 HOSTILE = HOSTILE.split("…")
+# Hostile markup within the text of a paragraph.
+HOSTILE_MARKUP = {
+    "docx": [
+        *(
+            f"</w:t></w:r>{each}<w:r><w:t>a "
+            for each in (
+                "",
+                "<w:r><w:rPr><w:b/></w:rPr><w:t>b</w:t></w:r>",
+                "<w:r><w:tab/></w:r>",
+                '<w:bookmarkStart w:id="1"/>',
+                '<w:bookmarkEnd w:id="1"/>',
+                '<w:bookmarkStart w:id="1"/><w:bookmarkStart w:id="2"/><w:bookmarkEnd w:id="1"/>',
+                '<w:r><w:fldChar w:fldCharType="begin"/></w:r>',
+                '<w:r><w:fldChar w:fldCharType="end"/></w:r>',
+                '<w:r><w:fldChar w:fldCharType="begin"/><w:instrText>TOC</w:instrText></w:r>',
+                "<w:hyperlink><w:r><w:t>b</w:t></w:r></w:hyperlink>",
+                "<w:r><w:pict><w:p><w:r><w:t>b</w:t></w:r></w:p></w:pict></w:r>",
+            )
+        )
+    ],
+    "odt": [
+        "<text:span>b</text:span>",
+        '<text:span text:style-name="x">b </text:span>',
+        "<text:s/>",
+        '<text:bookmark-start text:name="a"/>',
+        '<text:bookmark-end text:name="a"/>',
+        "<text:note><text:p>b</text:p></text:note>",
+        "<text:a>b</text:a>",
+    ],
+}
 # In a catalog as it is written: what precedes a pattern, and the pattern.
 HOSTILE_FILES = {
     "po": [
@@ -71,7 +103,77 @@ SENTENCES = [
 ]
 CATALOGS = list(HOSTILE_FILES)
 READERS = [*FORMATS, ".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet"]
-CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+CUES = {
+    "srt": "1\n00:00:01,000 --> 00:00:02,000\n",
+    "vtt": "WEBVTT\n\n00:00:01.000 --> 00:00:02.000\n",
+}
+_TYPES = "http://schemas.openxmlformats.org/package/2006/content-types"
+_MAIN = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+_OPEN_DOCUMENT = "urn:oasis:names:tc:opendocument:xmlns"
+_ROOT_FILE = '<rootfile full-path="package"/>'
+_ITEM = '<item href="page" media-type="application/xhtml+xml"/>'
+# The smallest archives that are read, and the part with text.
+ARCHIVES = {
+    "docx": (
+        {"[Content_Types].xml": f'<Types xmlns="{_TYPES}"><Override PartName="/a" ContentType="{_MAIN}"/></Types>'},
+        "a",
+        '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{}</w:body>'
+        "</w:document>",
+    ),
+    "odt": (
+        {"mimetype": "application/vnd.oasis.opendocument.text", "META-INF/manifest.xml": "<manifest/>"},
+        "content.xml",
+        f'<office:document-content xmlns:office="{_OPEN_DOCUMENT}:office:1.0" xmlns:text="{_OPEN_DOCUMENT}:text:1.0">'
+        "<office:body><office:text>{}</office:text></office:body></office:document-content>",
+    ),
+    "epub": (
+        {
+            "META-INF/container.xml": f'<container xmlns="{_OPEN_DOCUMENT}:container">{_ROOT_FILE}</container>',
+            "package": f'<package xmlns="http://www.idpf.org/2007/opf"><manifest>{_ITEM}</manifest></package>',
+        },
+        "page",
+        '<html xmlns="http://www.w3.org/1999/xhtml"><body>{}</body></html>',
+    ),
+}
+PARAGRAPHS = {
+    "docx": "<w:p><w:r><w:t>{}</w:t></w:r></w:p>",
+    "odt": "<text:p>{}</text:p>",
+    "epub": "<p>{}</p>",
+}
+
+
+def archive(format: str, markup: str) -> bytes:
+    """A document of a format of archives, with this markup in its body."""
+    parts, name, template = ARCHIVES[format]
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as target:
+        for part, text in {**parts, name: template.format(markup)}.items():
+            target.writestr(part, text)
+    return written.getvalue()
+
+
+def body(format: str, content: bytes) -> str:
+    """The markup in the body of such a document."""
+    _, name, template = ARCHIVES[format]
+    text = zipfile.ZipFile(io.BytesIO(content)).read(name).decode()
+    before, after = template.split("{}")
+    return text.removeprefix(before).removesuffix(after)
+
+
+def document_of(format: str, text: str) -> str | bytes:
+    """A document of any format with this text as its only paragraph, or its only cue."""
+    if format in CATALOGS:
+        return catalog(format, [text])
+    if format in ARCHIVES:
+        return archive(format, PARAGRAPHS[format].format(escape(text)))
+    return CUES.get(format, "") + text
+
+
+def text_of(format: str, content: str | bytes) -> str:
+    """The text of such a document."""
+    if format in ARCHIVES:
+        return unescape(re.sub("<[^>]*>", "", body(format, content)))
+    return content.removeprefix(CUES.get(format, ""))
 
 
 def catalog(format: str, texts: list[str], translations: list[str] | None = None) -> str:
@@ -111,25 +213,33 @@ def catalog(format: str, texts: list[str], translations: list[str] | None = None
     return "".join(f"{each}\n" for each in made)
 
 
-def ordinary(reader: str, size: int) -> str:
+def ordinary(reader: str, size: int) -> str | bytes:
     """Text of this many characters, as a reader often gets it."""
     first, second, third = SENTENCES
     parts = {
         "markdown": f"## {third}\n\n{first} **{second}** See [a page](http://a.b/c).\n\n- `x`: {third}\n- {first}\n\n",
         "html": f'<h2>{third}</h2>\n<p>{first} <b>{second}</b> See <a href="c">a page</a>.<br><img alt="{third}">\n',
-        "srt": f"{CUE}<i>{first}</i>\n{third}\n\n",
+        "srt": f"{CUES['srt']}<i>{first}</i>\n{third}\n\n",
+        "vtt": f"{CUES['vtt'].removeprefix('WEBVTT')}<v Ann><i>{first}</i>\n{third}\n",
+        "docx": f"<w:p><w:r><w:t>{first} </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>{third}</w:t></w:r></w:p>\n",
+        "odt": f'<text:p>{first} <text:span text:style-name="Bold">{third}</text:span></text:p>\n',
+        "epub": f'<h2>{third}</h2>\n<p>{first} <b>{third}</b> See <a href="c">a page</a>.<br/></p>\n',
     }
     part = parts.get(reader, f"{first} {second} {third}\n")
     if reader in CATALOGS:
         return catalog(reader, [first, second, third] * (size // (2 * len(part)) + 1))
-    return part * (size // len(part) + 1)
+    text = part * (size // len(part) + 1)
+    return archive(reader, text) if reader in ARCHIVES else "WEBVTT" * (reader == "vtt") + text
 
 
-def hostile(reader: str, pattern: str, size: int) -> str:
+def hostile(reader: str, pattern: str, size: int) -> str | bytes:
     """A pattern, repeated, before and after a word; in a TSV file, within a cell that a quotation mark opens."""
-    begins = {"srt": CUE, ".tsv": '"'}.get(reader, "")
-    text = f"{begins}a {pattern * (size // len(pattern))} b"
-    return catalog(reader, [text]) if reader in CATALOGS else text
+    text = f"a {pattern * (size // len(pattern))} b"
+    if reader in CATALOGS:
+        return catalog(reader, [text])
+    if reader == "epub" or pattern in HOSTILE_MARKUP.get(reader, []):
+        return archive(reader, PARAGRAPHS[reader].format(text))
+    return document_of(reader, '"' * (reader == ".tsv") + text)
 
 
 def hostile_files(reader: str) -> dict[str, Callable[[int], str]]:
@@ -162,7 +272,7 @@ def _translated(paragraphs: list[str]) -> list[Translated]:
     return translate_paragraphs(paragraphs, lambda found: [Translated(each) for each in found], "en", "de")
 
 
-def seconds(reader: str, text: str) -> float:
+def seconds(reader: str, text: str | bytes) -> float:
     """Process time to read a text, or to find that it cannot be read."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"text{reader}"
@@ -190,7 +300,7 @@ def main() -> None:
         found = [seconds(reader, ordinary(reader, int(1e6 * size))) / size for size in options.sizes]
         slowest = ""
         for size in options.hostile:
-            texts = {each: hostile(reader, each, int(1e6 * size)) for each in HOSTILE}
+            texts = {each: hostile(reader, each, int(1e6 * size)) for each in HOSTILE + HOSTILE_MARKUP.get(reader, [])}
             texts |= {name: text(int(1e6 * size)) for name, text in hostile_files(reader).items()}
             most, slowest = max((seconds(reader, text), name) for name, text in texts.items())
             found.append(most / size)

@@ -44,6 +44,18 @@ def language_name(tag: str) -> str:
     return f"{name} ({tag})" if "-" in tag or "_" in tag else name
 
 
+def likely_locale(tag: str) -> tuple[str, str, str] | None:
+    """
+    The codes of a tag's language, script and country (de, Latn, DE for de): the most likely ones where the tag names
+    none, empty where there are none. None: it is not a language.
+    """
+    language = _parsed(tag)
+    if language is None:
+        return None
+    likely = language.maximize()
+    return likely.language or "", likely.script or "", likely.territory or ""
+
+
 def base_language(tag: str) -> str:
     """The language without region or script: de for de-AT, de_AT and deu."""
     code = language_code(tag) or tag.replace("_", "-").split("-")[0].lower()

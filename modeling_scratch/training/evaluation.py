@@ -57,15 +57,15 @@ def validate(
     accelerator: Accelerator,
     stop: StopRequest,
     with_translations: bool,
-) -> dict[str, Any]:
-    """The record of an evaluation during training: the loss, and scores if asked for."""
+) -> tuple[dict[str, Any], list[str]]:
+    """The record of an evaluation during training: the loss, and scores if asked for. And the outputs, if there are."""
     loss = validation_loss(recipe, model, inputs, accelerator, stop)
     record: dict[str, Any] = {"split": "validation", "loss": loss}
-    if with_translations:
-        options = {"final": False, "num_beams": recipe.evaluation.validation_beams}
-        _, scores = translate_split(recipe, model, inputs, accelerator, stop, "validation", **options)
-        record |= {key: scores[key] for key in METRICS if key in scores}
-    return record
+    if not with_translations:
+        return record, []
+    options = {"final": False, "num_beams": recipe.evaluation.validation_beams}
+    outputs, scores = translate_split(recipe, model, inputs, accelerator, stop, "validation", **options)
+    return record | {key: scores[key] for key in METRICS if key in scores}, outputs
 
 
 def metric_can_tell(recipe: Recipe, inputs: Inputs, accelerator: Accelerator) -> bool:

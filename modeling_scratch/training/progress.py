@@ -41,6 +41,7 @@ class Progress:
     best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
     best_step: int = 0
     without_better: int = 0
+    warned_of: list[str] = field(default_factory=list)  # symptoms that the log names
     averaging: list[str] = field(default_factory=list)  # the files of weights that will be averaged
 
     def threads_on_cpu(self) -> int:

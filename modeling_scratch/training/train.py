@@ -10,6 +10,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from ..data.tokenizer import texts
 from ..errors import ProcessError, Stopped, UserError
 from ..metrics import tells_nothing, title_of
 from ..recipe.schema import EvaluationSection, Recipe
@@ -24,9 +25,12 @@ from .processes import describe_setup, on_main
 from .progress import Progress
 from .start import begin_or_resume
 from .stopping import StopRequest
+from .symptoms import find_symptoms, warn_of_symptoms
 from .throughput import share_of_peak_per_token
 
 logger = logging.getLogger(__name__)
+
+_LATE = 0.25  # of a run: what a model writes before says little
 
 
 def train(
@@ -74,9 +78,15 @@ def train(
         nonlocal saved_at
         if progress.step >= total or is_due(recipe.evaluation.every, progress):
             translate = progress.step >= total or (progress.evaluations + 1) % recipe.evaluation.translate_every == 0
-            record = validate(recipe, model, inputs, accelerator, stop, translate)
+            record, outputs = validate(recipe, model, inputs, accelerator, stop, translate)
             judge(record, recipe.evaluation.metric, by_loss, progress)
             log.validation(record)
+            if progress.step > recipe.optimization.warmup_steps and progress.step >= _LATE * total:
+                given = texts(inputs.pairs["validation"]) if outputs else ((), ())
+                found = find_symptoms(
+                    record["loss"], model.config.target_vocab_size, given[0], outputs, given[1], record.get("bleu")
+                )
+                warn_of_symptoms(found, progress.warned_of)
         progress.unsettled = False
         is_regular = is_due(recipe.checkpoints.every, progress, is_time_to_save)
         # After a skipped update no checkpoint is due: the last one should predate the problem.

@@ -1,6 +1,7 @@
 """The code of today on the pages of docs/learn runs as written."""
 
 import csv
+import importlib
 import json
 import re
 import shlex
@@ -19,7 +20,8 @@ from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.schema import Recipe
 from modeling_scratch.training import curves
 
-PAGE = (ROOT / "docs" / "learn" / "transformers-4.md").read_text(encoding="utf-8")
+LEARN = ROOT / "docs" / "learn"
+PAGE, SYMPTOMS = ((LEARN / name).read_text(encoding="utf-8") for name in ("transformers-4.md", "symptoms.md"))
 MARIAN = "Helsinki-NLP/opus-mt-en-de"
 # Commands train for two updates; those of new models train a small one.
 SHORT = ["optimization.max_epochs=null", "optimization.max_steps=2", "evaluation.max_new_tokens=8"]
@@ -76,6 +78,31 @@ def test_all_code_of_today_runs(folder, monkeypatch):
                 line = f"{shlex.quote(sys.executable)} -m modeling_scratch ".join(line.split("scratch "))
                 subprocess.run(["bash", "-ec", line], check=True)
     assert {"mine", "out", "tuned", "opus-tuned-marian"} <= {path.name for path in Path().iterdir()}
+
+
+def test_the_python_code_of_symptoms_shows_them(trained, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "embedded").symlink_to(trained)
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for code in (code for language, code in blocks(SYMPTOMS) if language == "python"):
+        exec(compile(code, "block", "exec"), {})
+        printed.append(capsys.readouterr().out)
+    nan, padding, vocabulary, ends = printed
+    assert nan.split("\n")[0].count("nan") == 4
+    assert nan.split("\n")[1].count("0.25") == 4
+    with_mask, without = map(float, re.findall(r"tensor\(([\d.e-]+)", padding))
+    assert 10 * with_mask < without
+    assert "they must be in [0, 400), the vocabulary" in vocabulary
+    assert [re.sub("[^, 0-9]", "", line).split(", ")[-2:].count("2") for line in ends.strip().split("\n")] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", ["none", "no-source"])
+def test_a_model_that_gets_nothing_of_the_source_has_one_output_for_all(mistake, trained, monkeypatch):
+    monkeypatch.syspath_prepend(LEARN)
+    outputs = importlib.import_module("mistakes").main(mistake, str(trained), updates=80)[2]
+    assert (len(set(outputs)) == 1) == (mistake == "no-source")
 
 
 @pytest.mark.slow

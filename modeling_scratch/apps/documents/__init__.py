@@ -37,13 +37,17 @@ FORMATS = {
     "properties": Format("properties", (".properties",), has_markup=True),
     "android": Format("android", ("strings.xml",), has_markup=True),
     "apple": Format("apple", (".strings",), has_markup=True),
+    "vtt": Format("vtt", (".vtt",)),
+    "docx": Format("docx", (".docx",), has_markup=True, is_binary=True, names_target=True),
+    "odt": Format("odt", (".odt",), has_markup=True, is_binary=True, names_target=True),
+    "epub": Format("epub", (".epub",), has_markup=True, is_binary=True, names_target=True),
 }
 WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
 # Endings of files that are not lines of text, and that nothing here reads.
 _UNKNOWN = (
-    ".7z .ass .azw3 .csv .doc .docm .dtd .fb2 .gz .ini .ipynb .key .mobi .numbers .odp .ods .pages .pdf .plist .png "
-    ".ppt .pptx .pub .resx .rst .rtf .ssa .stringsdict .svg .tex .tmx .toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml"
-    " .yaml .yml .zip .mqxliff .mxliff .sdlxliff"
+    ".7z .ass .azw3 .csv .doc .docm .dot .dotm .dotx .dtd .fb2 .fodt .gz .ini .ipynb .key .mobi .numbers .odp .ods "
+    ".mqxliff .mxliff .ott .pages .pdf .plist .png .ppt .pptx .pub .resx .rst .rtf .ssa .sdlxliff .stringsdict .svg .tex .tmx "
+    ".toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
 )
 
 

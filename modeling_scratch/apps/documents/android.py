@@ -8,7 +8,7 @@ from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .catalogs import SOFT, Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
-from .xml_parts import XmlElement, XmlPart, read_xml, xml_escape, xml_texts
+from .xml_parts import XmlElement, XmlPiece, read_xml, xml_escape, xml_texts
 
 _ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\(?s:.)|\"|[ \t\n]+"
@@ -52,7 +52,7 @@ def _is_read(element: XmlElement) -> bool:
     return is_text and "false" not in (element.attributes.get("translatable"), whole.attributes.get("translatable"))
 
 
-def _runs(parts: Sequence[XmlPart], first: int, last: int) -> Iterator[tuple[int, int]]:
+def _runs(parts: Sequence[XmlPiece], first: int, last: int) -> Iterator[tuple[int, int]]:
     """Split a range of parts before and after data, which is escaped in another way than text."""
     start = first
     for index in range(first, last):
@@ -65,7 +65,7 @@ def _runs(parts: Sequence[XmlPart], first: int, last: int) -> Iterator[tuple[int
 
 
 def _tokens(
-    parts: Sequence[XmlPart], first: int, last: int, ends: dict[int, int], quoted: bool
+    parts: Sequence[XmlPiece], first: int, last: int, ends: dict[int, int], quoted: bool
 ) -> tuple[list[Token], bool]:
     """
     The tokens of a range of parts.

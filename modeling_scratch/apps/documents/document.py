@@ -54,10 +54,12 @@ def read_document(
     read = getattr(module, f"read_{described.module}")
     if described.names_target:
         read = partial(read, target=target)
-    if isinstance(content, str):
-        return _read_text(content, read, kept)
+    if described.is_binary and isinstance(content, str):
+        raise UserError(f"a document in the format {format} is a file, not a text")
     if described.is_binary:
         return read(content, kept)
+    if isinstance(content, str):
+        return _read_text(content, read, kept)
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
         document = _read_text(content.decode(encoding), read, kept)

@@ -229,7 +229,7 @@ def _ends(tokens: Sequence[Token]) -> dict[int, int]:
     for index, token in enumerate(tokens):
         if not token.name:
             continue
-        if token.name in _VOID or (token.name in _FOREIGN and token.raw.endswith("/>")):
+        if token.name in _VOID or token.kind == "atom":  # such as <script src="x"/> in XHTML
             ends[index] = index + 1
         elif not token.raw.startswith("</"):
             opened[token.name].append(index)

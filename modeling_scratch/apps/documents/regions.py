@@ -8,7 +8,7 @@ from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Paragraph, Token, paragraph_of, split_white_space, units
 from ..translate.paragraphs import Translated
 from ..translate.placement import Write, placed
-from .document import Document
+from .document import Content, Document
 
 _AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
 
@@ -39,19 +39,21 @@ class _Unit:
     after: Sequence[Token] = ()
 
 
-def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str], kept: KeptWords) -> Document:
+def read_regions(
+    regions: Sequence[Region], joined: Callable[[list[str]], Content], kept: KeptWords
+) -> Document[Content]:
     """
     Make a document of these regions. Its paragraphs are those of the regions, followed by the texts of slots.
 
     Args:
-        joined: makes the text of the document from the texts of the regions.
+        joined: makes the content of the document from the texts of the regions.
         kept: what stays as it is in paragraphs.
     """
     rows = [[_unit(tokens, kept) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
     slots = list(dict.fromkeys(slot.plain for region in regions for token in region.tokens for slot in token.slots))
 
-    def write(translations: Sequence[Translated]) -> str:
+    def write(translations: Sequence[Translated]) -> Content:
         found = iter(translations[: len(paragraphs)])
         slot_texts = dict(zip(slots, (each.text for each in translations[len(paragraphs) :]), strict=True))
         return joined(

@@ -10,7 +10,7 @@ from ..translate.marked_text import Markup, Text, Token
 from .catalogs import SOFT, Entry, message, read_entries, unescaped
 from .document import Document
 from .regions import Region
-from .xml_parts import XmlElement, XmlPart, read_xml, with_attribute, xml_escape, xml_texts
+from .xml_parts import XmlElement, XmlPiece, read_xml, with_attribute, xml_escape, xml_texts
 
 _SPANS = {"g", "mrk", "pc"}
 # Elements at the two ends of a span: whether each begins it, and the attributes of which the first names the span.
@@ -60,16 +60,16 @@ def read_xliff(text: str, kept: KeptWords, target: str | None) -> Document:
     return read_entries(text, sorted(entries, key=lambda entry: entry.start), kept)
 
 
-def _is_empty(parts: Sequence[XmlPart], element: XmlElement) -> bool:
+def _is_empty(parts: Sequence[XmlPiece], element: XmlElement) -> bool:
     return not any(part.raw.strip() for part in parts[element.first + 1 : element.last])
 
 
-def _with_attribute(part: XmlPart, name: str, value: str) -> Entry:
+def _with_attribute(part: XmlPiece, name: str, value: str) -> Entry:
     return Entry(part.start, part.end, lambda _: with_attribute(part.raw, name, value))
 
 
 def _target(
-    parts: Sequence[XmlPart],
+    parts: Sequence[XmlPiece],
     source: XmlElement,
     content: XmlElement,
     old: XmlElement | None,
@@ -99,12 +99,12 @@ def _target(
     return Entry(start, end, lambda written: f"{indent}{tag}{written}{closing}", region)
 
 
-def _prefix(tag: XmlPart) -> str:
+def _prefix(tag: XmlPiece) -> str:
     return re.match(r"<([^\s>/:]*:)?", tag.raw)[1] or ""
 
 
 def _tokens(
-    parts: Sequence[XmlPart], first: int, last: int, places: dict[int, XmlElement], preserves: bool
+    parts: Sequence[XmlPiece], first: int, last: int, places: dict[int, XmlElement], preserves: bool
 ) -> Iterator[Token]:
     """
     The tokens of a range of parts.

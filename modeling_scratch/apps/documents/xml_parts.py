@@ -15,7 +15,7 @@ _REFERENCE = re.compile(r"&[^;]*;")
 
 
 @dataclass(frozen=True, slots=True)
-class XmlPart:
+class XmlPiece:
     """
     A part of a document.
 
@@ -57,7 +57,7 @@ class XmlElement:
     last: int = -1
 
 
-def read_xml(text: str) -> tuple[list[XmlPart], list[XmlElement]]:
+def read_xml(text: str) -> tuple[list[XmlPiece], list[XmlElement]]:
     """
     The parts of a document, and its elements in the order of their start tags.
 
@@ -113,7 +113,7 @@ def read_xml(text: str) -> tuple[list[XmlPart], list[XmlElement]]:
         raise UserError(f"line {error.lineno:,}: not valid XML ({expat.ErrorString(error.code)})") from None
     parts, position = [], 0
     for (begin, kind), (after, _) in zip(found, [*found[1:], (len(content), "")], strict=True):
-        parts.append(XmlPart(kind, content[begin:after].decode(), position))
+        parts.append(XmlPiece(kind, content[begin:after].decode(), position))
         position = parts[-1].end
     return parts, elements
 

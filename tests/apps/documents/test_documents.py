@@ -15,18 +15,41 @@ from translators import SENTENCES, by_hand, lines, one_vocabulary, run_translate
 from modeling_scratch.apps.documents import FORMATS, translation
 from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.errors import UserError
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from readers import HOSTILE, READERS, catalog, hostile, hostile_files, seconds
+from readers import (
+    CATALOGS,
+    CUES,
+    HOSTILE,
+    HOSTILE_MARKUP,
+    READERS,
+    catalog,
+    document_of,
+    hostile,
+    hostile_files,
+    seconds,
+    text_of,
+)
 
-CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+CUE = CUES["srt"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format", [name for name, format in FORMATS.items() if not (format.is_binary or name in CATALOGS)]
+)
 def test_byte_order_mark_and_line_ends_stay(format):
+    unix = document_of(format, "One line\nand more.\n\n")
+    windows, old = unix.replace("\n", "\r\n"), unix.replace("\n", "\r")
+    for text in ("", f"\ufeff{windows}", windows.replace("more.\r", "more."), old.replace("more.\r", "more.\n")):
+        assert changed(text, format, str.upper)[0] == text.upper()
+
+
+@pytest.mark.parametrize("format", CATALOGS)
+def test_byte_order_mark_and_line_ends_stay_in_catalogs(format):
     texts = ["One line", "and more."]
     files = [catalog(format, texts), catalog(format, texts, ["ONE LINE", "AND MORE."])]
-    text, expected = (f"{CUE * (format == 'srt')}{each}\n" for each in files)
+    text, expected = (f"{each}\n" for each in files)
     for ends in (
         lambda each: "\ufeff" + each.replace("\n", "\r\n"),
         lambda each: each.replace("\n", "\r\n").replace("\r\n", "\n", 1),
@@ -35,9 +58,11 @@ def test_byte_order_mark_and_line_ends_stay(format):
         assert changed(ends(text), format, str.upper)[0] == ends(expected)
 
 
-@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"android", "json", "xliff"}))
-def test_an_empty_file_stays_empty(format):
-    assert changed("", format, str.upper)[0] == ""
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - set(CATALOGS)))
+def test_a_translation_may_have_any_characters(format):
+    words = "\u00c4 \U00010348 \u2026 \u201cx\u201d 1 > 2"
+    found = translate_document(document_of(format, "One line"), format, always(words))
+    assert text_of(format, found).replace("&gt;", ">") == words
 
 
 def test_line_ends_of_several_kinds_stay_around_front_matter_and_hard_breaks():
@@ -73,10 +98,12 @@ def test_reading_takes_time_in_proportion_to_the_text(reader):
                 return False
         return True
 
-    texts = {pattern: lambda size, pattern=pattern: hostile(reader, pattern, size) for pattern in HOSTILE}
+    patterns = HOSTILE + HOSTILE_MARKUP.get(reader, [])
+    texts = {pattern: lambda size, pattern=pattern: hostile(reader, pattern, size) for pattern in patterns}
     texts |= hostile_files(reader)
-    if reader == "srt":  # a tag may begin anywhere and end far away
-        texts |= {f"<{each}": lambda size, each=each: f"{CUE}<{each * (10 * size)}x\n" for each in (" ", "a", " <")}
+    if reader in CUES:  # a tag may begin anywhere and end far away
+        begins = CUES[reader]
+        texts |= {f"<{each}": lambda size, each=each: f"{begins}<{each * (10 * size)}x\n" for each in (" ", "a", " <")}
     assert not [pattern for pattern, text in texts.items() if is_slow(text)]
 
 
@@ -206,6 +233,11 @@ def test_input_in_another_format_is_refused(format, text, message, run):
     code, output, stderr = run(text, format=format)
     assert (code, output, stderr.count("\n")) == (2, b"", 1)
     assert message in stderr
+
+
+def test_a_text_is_not_a_document_in_a_binary_format():
+    with pytest.raises(UserError, match="docx is a file"):
+        translate_document("A text", "docx", always("a"))
 
 
 def test_our_own_errors_are_not_reported_as_errors_of_the_user(run, monkeypatch):

@@ -1,0 +1,390 @@
+"""What office documents share: XML of which the text is translated, and of which the rest stays as it is written."""
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from html import unescape
+from typing import Any
+from xml.parsers.expat import ExpatError, ParserCreate
+
+from ...errors import UserError
+from ...languages import is_translatable, likely_locale
+from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Markup, Text, Token
+from .document import Document
+from .regions import Region, read_regions
+
+_MAX_DEPTH = 100  # of nested elements
+_MOST_NODES = 1_000_000  # elements and pieces of text, which take some 300 bytes each
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# In texts, these enclose the number of a hole, the number of a format, and markup. XML cannot contain them.
+_HOLE = re.compile("\0([0-9]+)\0")
+_MARK = re.compile("(\1[0-9]+\1|\2[^\2]*\2)")
+
+_PREFIXES = {
+    "http://purl.org/dc/elements/1.1/": "dc",
+    "http://schemas.openxmlformats.org/package/2006/content-types": "ct",
+    "http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing": "wp",
+    "http://purl.oclc.org/ooxml/drawingml/wordprocessingDrawing": "wp",
+    "http://schemas.openxmlformats.org/wordprocessingml/2006/main": "w",
+    "http://purl.oclc.org/ooxml/wordprocessingml/main": "w",
+    "http://www.daisy.org/z3986/2005/ncx/": "ncx",
+    "http://www.idpf.org/2007/opf": "opf",
+    "http://www.w3.org/2001/04/xmlenc#": "enc",
+    "urn:oasis:names:tc:opendocument:xmlns:container": "container",
+}
+_OPEN_DOCUMENT = re.compile(r"urn:oasis:names:tc:opendocument:xmlns:(?:([\w-]+)-compatible|([\w-]+)):1\.0")
+_EAST_ASIAN = {"Hans", "Hant", "Jpan", "Kore"}
+_COMPLEX = {"Arab", "Beng", "Deva", "Gujr", "Guru", "Hebr", "Khmr", "Knda", "Laoo", "Mlym", "Mymr", "Orya", "Sinh"}
+_COMPLEX |= {"Syrc", "Taml", "Telu", "Thaa", "Thai", "Tibt"}
+
+
+def write_xml(text: str, written: dict[str, str]) -> str:
+    """Escape text, leave out characters that XML does not have, and write those that were entities as these."""
+    escapes = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | written
+    return "".join(escapes.get(each, each) for each in _NOT_XML.sub("", text))
+
+
+def _write_attribute(text: str, written: dict[str, str]) -> str:
+    return write_xml(text, written | {'"': "&quot;", "'": "&apos;"})
+
+
+def script_and_locale(tag: str | None) -> tuple[str, str, str] | None:
+    """
+    What office documents say of a language: the kind of its script ("western", "asian" or "complex"), its code, and the
+    code of a country, which may be empty. None: the tag names no language.
+    """
+    if tag is None or (locale := likely_locale(tag)) is None:
+        return None
+    language, script, country = locale
+    return "asian" if script in _EAST_ASIAN else "complex" if script in _COMPLEX else "western", language, country
+
+
+@dataclass(slots=True)
+class XmlNode:
+    """
+    An element, text (named ""), or other markup such as a comment (named "!"). The node named "/" is around everything.
+
+    Args:
+        name: with the prefix that `_PREFIXES` gives its namespace.
+        start, end: where it is in the content.
+        first, last: of an element: where its content starts and ends.
+        plain: of text: what it stands for.
+    """
+
+    name: str
+    start: int
+    plain: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
+    children: list["XmlNode"] = field(default_factory=list)
+    first: int = 0
+    last: int = 0
+    end: int = 0
+
+    def find(self, name: str) -> Iterator["XmlNode"]:
+        """All elements of this name within it."""
+        for child in self.children:
+            if child.name == name:
+                yield child
+            yield from child.find(name)
+
+
+class _Tree:
+    """Parses XML into nodes."""
+
+    def __init__(self, content: bytes):
+        self.root = XmlNode("/", 0)
+        self._open, self._count, self._names = [self.root], 0, dict[str, str]()
+        self._last: tuple[XmlNode, str] | None = None  # the node and the position that the next event tells
+        self._parser = parser = ParserCreate("utf-8", " ")
+        parser.EntityDeclHandler = self._refuse_entity
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        parser.CharacterDataHandler = lambda text: self._add("", text)
+        for kind in ("Comment", "ProcessingInstruction", "StartCdataSection", "EndCdataSection", "SkippedEntity"):
+            setattr(parser, f"{kind}Handler", self._add_other)
+        try:
+            parser.Parse(content, True)
+        except ExpatError as error:
+            raise UserError(f"not well-formed XML: {error}") from None
+        self._tell(len(content))
+        self.root.first, self.root.last, self.root.end = self.root.children[0].start, len(content), len(content)
+
+    def _tell(self, position: int) -> None:
+        if self._last is not None:
+            setattr(*self._last, position)
+
+    def _refuse_entity(self, name: str, *_: Any) -> None:
+        raise UserError(f"it declares the entity {name[:40]}, which documents must not")
+
+    def _name(self, name: str) -> str:
+        if name not in self._names:
+            address, _, local = name.rpartition(" ")
+            match = _OPEN_DOCUMENT.fullmatch(address)
+            prefix = (match[1] or match[2]) if match else _PREFIXES.get(address, address)
+            self._names[name] = f"{prefix}:{local}" if prefix else local
+        return self._names[name]
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        node = self._add(self._name(name), "", "first")
+        node.attributes = {self._name(key): value for key, value in attributes.items()}
+        self._open.append(node)
+        if len(self._open) > _MAX_DEPTH:
+            raise UserError(f"elements are nested more than {_MAX_DEPTH} deep")
+
+    def _end(self, _: str) -> None:
+        node = self._open.pop()
+        node.last = self._parser.CurrentByteIndex
+        self._tell(node.last)
+        self._last = node, "end"
+
+    def _add(self, name: str, text: str, told: str = "end") -> XmlNode:
+        node = XmlNode(name, self._parser.CurrentByteIndex, plain=text)
+        self._tell(node.start)
+        self._last = node, told
+        self._open[-1].children.append(node)
+        self._count += 1
+        if self._count > _MOST_NODES:
+            raise UserError(f"too large: it has more than {_MOST_NODES:,} elements and pieces of text")
+        return node
+
+    def _add_other(self, *_: Any) -> None:
+        self._add("!", "")
+
+
+class XmlPart:
+    """
+    XML of which some elements have text that is translated. It is written with holes, whose text comes from regions.
+
+    Args:
+        content: in UTF-8, or UTF-16 with a byte order mark.
+        texts: the names of elements whose content is a text.
+
+    Raises:
+        UserError: it is not well-formed, declares entities, or is too large or nested too deeply.
+    """
+
+    opaque: frozenset[str] = frozenset()  # elements that stay with all their content
+    attributes: dict[str, str] = {}  # of elements, a regular expression for the attributes that are texts
+
+    def __init__(self, content: bytes, texts: Iterable[str] = ()):
+        is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        self._encoding = "utf-16" if is_wide else "utf-8"
+        try:
+            text = content.decode(self._encoding)
+        except UnicodeDecodeError as error:
+            raise UserError(f"not valid {self._encoding.upper()} ({error.reason})") from None
+        self._content, self._whole, self._regions = text.removeprefix("\ufeff").encode(), set(texts), list[Region]()
+        self.root = _Tree(self._content).root
+
+    def document(self, kept: KeptWords, change: Callable[[str], str] = str) -> Document[bytes]:
+        """The part as a document. `change` gets what is written at the end."""
+        whole, holes = self.written(self.root), self._regions
+
+        def joined(found: list[str]) -> bytes:
+            filled = [self.finished(each) for each in found]
+            for number in reversed(range(len(filled))):  # holes within holes come later
+                filled[number] = _HOLE.sub(lambda hole: filled[int(hole[1])], filled[number])
+            return change(_HOLE.sub(lambda hole: filled[int(hole[1])], whole)).encode(self._encoding)
+
+        del self.root
+        return read_regions(holes, joined, kept)
+
+    def finished(self, text: str) -> str:
+        """What a region is in the part, given its translation."""
+        return text
+
+    def source(self, start: int, end: int) -> str:
+        """The content between two positions."""
+        return self._content[start:end].decode()
+
+    def hole(self, read: Callable[[], Region]) -> str:
+        """A hole with what is read."""
+        number = len(self._regions)
+        self._regions.append(Region([], write_xml))  # which keeps the order of nested ones
+        self._regions[number] = read()
+        return f"\0{number}\0"
+
+    def written(self, node: XmlNode) -> str:
+        """A node as it is written, with holes for its text."""
+        if node.name in ("", "!") or node.name in self.opaque:
+            return self.raw(node)
+        return self.opening(node) + self.inner(node) + self.source(node.last, node.end)
+
+    def raw(self, node: XmlNode) -> str:
+        return self.source(node.start, node.end)
+
+    def opening(self, node: XmlNode) -> str:
+        """The start tag of an element, with holes for the attributes that are texts."""
+        tag = self.source(node.start, node.first)
+        if node.name not in self.attributes:
+            return tag
+
+        def value(match: re.Match) -> str:
+            raw, plain = match[2][1:-1], unescape(match[2][1:-1])
+            if not is_translatable(plain):
+                return match[0]
+            region = Region([Text(raw, plain)], _write_attribute)
+            return f"{match[1]}{match[2][0]}{self.hole(lambda: region)}{match[2][0]}"
+
+        return re.sub(rf"""(\s(?:{self.attributes[node.name]})\s*=\s*)("[^"]*"|'[^']*')""", value, tag)
+
+    def inner(self, node: XmlNode) -> str:
+        """The content of an element."""
+        if node.name in self._whole and all(not child.name for child in node.children):
+            return self.hole(lambda: Region(self.text_tokens(node), write_xml))
+        return "".join(map(self.written, node.children))
+
+    def text_tokens(self, node: XmlNode) -> list[Text]:
+        """The text directly within an element."""
+        texts = [child for child in node.children if not child.name]
+        if len(texts) < len(node.children):  # with comments or CDATA
+            plain = "".join(each.plain for each in texts)
+            return [Text(write_xml(plain, {}), plain)]
+        return [Text(self.raw(each), each.plain) for each in texts]
+
+
+@dataclass
+class Inline:
+    """
+    A part of a paragraph.
+
+    Args:
+        kind: "text"; an "atom" between words; a "break", which ends a sentence; "open" and "close" of an element that
+            formats nothing itself, such as a link; "start" and "stop" of a range, which may cross elements.
+        raw: as it is written.
+        texts: of text.
+        format: of text: a number from `FormattedPart.format`; of "open": nothing.
+        name: of ranges: the same for "start" and "stop".
+    """
+
+    kind: str
+    raw: str
+    texts: Sequence[Text] = ()
+    format: int = 0
+    name: str = ""
+
+
+def paired(inlines: Sequence[Inline]) -> dict[int, int]:
+    """The "stop" of each "start", by index, of ranges that cross nothing."""
+    ends, frames = {}, [dict[str, int]()]
+    for index, each in enumerate(inlines):
+        if each.kind == "open":
+            frames.append({})
+        elif each.kind == "close":
+            frames.pop()
+        elif each.kind == "start":
+            frames[-1].setdefault(each.name, index)
+        elif each.kind == "stop" and each.name in frames[-1]:
+            name = None
+            while name != each.name:
+                name, start = frames[-1].popitem()
+            ends[start] = index
+    return ends
+
+
+class FormattedPart(XmlPart):
+    """
+    XML with paragraphs of formatted text. A format is markup before and after text. Of a paragraph, and of each element
+    in it, most of the text has one format; text in another one becomes an element for the placement of markup.
+    """
+
+    paragraphs: frozenset[str]  # the names of elements
+
+    def __init__(self, content: bytes, texts: Iterable[str] = ()):
+        super().__init__(content, texts)
+        self._formats, self._numbers = list[tuple[str, str]](), dict[str, int]()
+
+    def has_text(self, node: XmlNode) -> bool:
+        """Whether an element contains text of its own to translate."""
+        raise NotImplementedError
+
+    def inlines(self, node: XmlNode) -> list[Inline]:
+        """The parts of a paragraph."""
+        raise NotImplementedError
+
+    def inner(self, node: XmlNode) -> str:
+        if node.name not in self.paragraphs or not self.has_text(node):
+            return super().inner(node)
+        properties = "".join(self.written(child) for child in node.children if child.name.endswith("Pr"))
+        return properties + self.hole(lambda: Region(list(self._tokens(self.inlines(node))), write_xml))
+
+    def format(self, key: str, before: str, after: str) -> int:
+        """The number of a format. Those with the same key are the same."""
+        if key not in self._numbers:
+            self._numbers[key] = len(self._formats)
+            self._formats.append((before, after))
+        return self._numbers[key]
+
+    def finished(self, text: str) -> str:
+        parts, before, after = [], "", ""
+        for part in _MARK.split(text):
+            if part[:1] == "\1":
+                before, after = self._formats[int(part[1:-1])]
+            elif part[:1] == "\2":
+                parts.append(part[1:-1])
+            elif part:
+                parts += [before, part, after]
+        return "".join(parts)
+
+    def _tokens(self, inlines: Sequence[Inline]) -> Iterator[Token]:
+        ends, main = paired(inlines), _main_formats(inlines)
+        partners = ends.keys() | set(ends.values())
+        formats = [main[-1]]  # the main format of the paragraph, and of each element that is open
+        opened: list[str] = []  # the names of elements and ranges that are open
+        current, is_edge = formats[-1], True  # whether nothing has followed the last break
+        held: list[Token] = []  # what may belong to the text before it or after it
+        yield Markup("break", f"\1{current}\1")
+        for index, each in enumerate([*inlines, Inline("break", "")]):
+            if each.kind == "text" and not any(text.plain.strip() for text in each.texts):
+                held += each.texts
+                continue
+            if each.kind == "atom" or (each.kind in ("start", "stop") and index not in partners):
+                held.append(Markup("atom", f"\2{each.raw}\2"))
+                continue
+            wanted = each.format if each.kind == "text" else formats[-1]
+            if wanted != current and current != formats[-1]:
+                yield Markup("close", f"\1{formats[-1]}\1", "format")
+                current = formats[-1]
+            # At the edge of a paragraph, atoms such as bookmarks are in no sentence.
+            if not opened and current == formats[-1] and (is_edge or each.kind == "break"):
+                held = [replace(token, kind="break") if token.kind == "atom" else token for token in held]
+            yield from held
+            held, is_edge = [], each.kind == "break"
+            if wanted != current:
+                yield Markup("open", f"\1{wanted}\1", "format", is_optional=True)
+                current = wanted
+            if each.kind == "text":
+                yield from each.texts
+            elif each.kind == "break":
+                yield Markup("break", f"\2{each.raw}\2")
+            elif each.kind == "open":
+                current = main[index]
+                formats.append(current)
+                opened.append(f"element {index}")
+                yield Markup("open", f"\2{each.raw}\2\1{current}\1", opened[-1])
+            elif each.kind == "close":
+                formats.pop()
+                current = formats[-1]
+                yield Markup("close", f"\2{each.raw}\2\1{current}\1", opened.pop())
+            elif each.kind == "start":
+                opened.append(each.name)
+                yield Markup("open", f"\2{each.raw}\2", each.name)
+            else:
+                yield Markup("close", f"\2{each.raw}\2", opened.pop())
+
+
+def _main_formats(inlines: Sequence[Inline]) -> dict[int, int]:
+    """The format of most characters directly within each element, by the index of its "open"; of the paragraph: -1."""
+    main, opened = {}, [(-1, Counter[int]())]
+    for index, each in enumerate(inlines):
+        if each.kind == "text":
+            opened[-1][1][each.format] += sum(len(text.plain.strip()) for text in each.texts)
+        elif each.kind == "open":
+            opened.append((index, Counter()))
+        elif each.kind == "close":
+            start, counts = opened.pop()
+            main[start] = max(counts, key=counts.__getitem__, default=0)
+    main[-1] = max(opened[0][1], key=opened[0][1].__getitem__, default=0)
+    return main

@@ -1,0 +1,110 @@
+"""WebVTT: cues, settings, notes and styles stay; sentences are read as in SRT, whose tests have their rules."""
+
+import io
+import re
+from html import unescape
+
+import pytest
+import webvtt
+from stand_ins import always, backwards, changed
+
+from modeling_scratch.apps.documents.document import read_document, translate_document
+from modeling_scratch.errors import UserError
+
+SUBTITLES = """WEBVTT - Some title
+Kind: captions
+
+STYLE
+::cue(.red) { color: red }
+
+REGION
+id:fred
+width:40%
+
+NOTE Not translated
+nor this -- line
+
+intro
+00:01.000 --> 00:02.000 line:0 position:20% align:start
+<v Bob>This is a <i>sentence</i></v>
+
+00:02.100 --> 00:04.000
+<v Bob>that goes &amp; on here
+and <c.red.big>ends</c>.</v>
+
+3
+01:00:00.000 --> 01:00:05.500
+<v Bob>Hello <b>there</b> &lt;all&gt; for 10&nbsp;km
+<v.loud Mary Ann>Who are <lang fr>you</lang>?
+- and <ruby>me<rt>X</rt></ruby>
+
+01:00:06.000 --> 01:00:08.000
+so <01:00:06.500>it <01:00:07.000><c>goes</c>
+"""
+READ = [
+    "This is a sentence that goes & on here and ends.",
+    "Hello there <all> for 10 km",
+    "Who are you?",
+    "and me",
+    "so it goes",
+]
+
+
+def frame(text: str) -> str:
+    """Everything but the texts of cues."""
+    return re.sub(r"(-->.*\n)(?:.+\n)*", r"\1", text)
+
+
+def test_everything_but_the_text_of_cues_stays():
+    found, read = changed(SUBTITLES, "vtt")
+    assert (found, read) == (SUBTITLES, READ)
+    reversed = translate_document(SUBTITLES, "vtt", backwards)
+    assert frame(reversed) == frame(SUBTITLES)
+    tags, expected = (sorted(re.findall(r"<[^<>]*>|&\w+;", each)) for each in (reversed, SUBTITLES))
+    assert tags == expected
+
+
+def test_its_own_library_reads_the_translation():
+    versions = SUBTITLES, changed(SUBTITLES, "vtt", str.upper)[0]
+    before, after = (webvtt.from_buffer(io.StringIO(each)) for each in versions)
+    for one, other in zip(before, after, strict=True):
+        assert (one.start, one.end, one.identifier) == (other.start, other.end, other.identifier)
+        assert (one.voice, unescape(one.text).upper()) == (other.voice, unescape(other.text))
+    assert [each.text for each in before.styles] == [each.text for each in after.styles]
+
+
+def test_times_of_words_stay_in_order():
+    text = (
+        "WEBVTT\n\n00:00.000 --> 00:05.000\nOne<00:01.000><c> two</c><00:02.000><c> three</c><00:03.000><c> four</c>\n"
+    )
+    links = [(0, 3), (1, 2), (2, 1), (3, 0)]
+    line = translate_document(text, "vtt", always("d c b a", links)).split("\n")[3]
+    assert re.findall(r"<([\d:.]+)>", line) == ["00:01.000", "00:02.000", "00:03.000"]
+    assert re.sub(r"<[^<>]*>", "", line).split() == ["d", "c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("cues", "read"),
+    [
+        (["<v Bob>One", "<v Bob>two"], ["One two"]),
+        (["<v Bob>One", "<v Mary>two"], ["One", "two"]),
+        (["<v Bob>One</v>", "two"], ["One", "two"]),
+        (["<v Bob>One\ntwo", "<v Bob>three"], ["One two three"]),
+        (["<v Bob>One</v> <v Mary>two</v>"], ["One", "two"]),
+        (["One.", "two"], ["One.", "two"]),
+    ],
+)
+def test_a_sentence_ends_where_someone_else_speaks(cues, read):
+    times = [f"00:0{number}.000 --> 00:0{number + 1}.000\n" for number in range(len(cues))]
+    text = "WEBVTT\n\n" + "\n\n".join(map("".join, zip(times, cues, strict=True))) + "\n"
+    assert changed(text, "vtt") == (text, read)
+
+
+def test_a_translation_cannot_end_a_cue():
+    text = "WEBVTT\n\n00:00.000 --> 00:05.000\nOne\n"
+    assert translate_document(text, "vtt", always("<a> --> &")).endswith("\n&lt;a> --&gt; &amp;\n")
+
+
+def test_text_without_a_header_is_refused():
+    with pytest.raises(UserError, match="WEBVTT"):
+        read_document("00:00.000 --> 00:05.000\nOne\n", "vtt")
