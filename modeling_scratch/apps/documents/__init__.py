@@ -46,8 +46,8 @@ WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_mar
 # Endings of files that are not lines of text, and that nothing here reads.
 _UNKNOWN = (
     ".7z .ass .azw3 .csv .doc .docm .dot .dotm .dotx .dtd .fb2 .fodt .gz .ini .ipynb .key .mobi .numbers .odp .ods "
-    ".mqxliff .mxliff .ott .pages .pdf .plist .png .ppt .pptx .pub .resx .rst .rtf .ssa .sdlxliff .stringsdict .svg .tex .tmx "
-    ".toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
+    ".mqxliff .mxliff .ott .pages .pdf .plist .png .ppt .pptx .pub .resx .rst .rtf .ssa .sdlxliff .stringsdict .svg "
+    ".tex .tmx .toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
 )
 
 
