@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from modeling_scratch.apps.serve.service import Service
+from modeling_scratch.apps.serve.clients import Clients
+from modeling_scratch.apps.serve.engines import Direction, Directions
+from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.commands.serve import listening, make_server
 from modeling_scratch.inference.translate import Translation
+
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data; boundary=x"
 
 
 class Slow:
@@ -49,11 +54,32 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+def capitalizing(
+    limits: Limits | None = None, clients: Clients | None = None, engine: Slow | None = None, **options
+) -> Service:
+    """A service that "translates" from English into German, and back, by writing capital letters."""
+    if engine is None:
+        engine = Slow()
+        engine.go.set()
+    pairs = [("en", "de"), ("de", "en")]
+    directions = [Direction(*pair, engine, {"languages": list(pair), "codes": list(pair)}) for pair in pairs]
+    return Service(Directions(directions), limits or Limits(), clients, **options)
+
+
+def multipart(fields: dict[str, str], content: bytes | None = None, name: str = "a.txt") -> bytes:
+    """The body of a form of type `PARTS` with fields and, if there is content, a file, as browsers make it."""
+    parts = [f'name="{field}"\r\n\r\n{value}'.encode() for field, value in fields.items()]
+    if content is not None:
+        head = f'name="file"; filename="{name}"\r\nContent-Type: application/octet-stream\r\n\r\n'
+        parts.append(head.encode() + content)
+    return b"".join(b"--x\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts) + b"--x--\r\n"
+
+
 @contextmanager
-def running(service: Service) -> Iterator[str]:
-    """Run a service until the end of the block. Its value is the service's address."""
+def running(service: Service, **options) -> Iterator[str]:
+    """Run a service, with further options of uvicorn, until the end of the block. Its value is its address."""
     listener = listening("127.0.0.1", 0)
-    server = make_server(service.app, log_level="critical", timeout_graceful_shutdown=2)
+    server = make_server(service.app, log_level="critical", timeout_graceful_shutdown=2, **options)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -65,7 +91,7 @@ def running(service: Service) -> Iterator[str]:
         thread.join()
 
 
-def post(url: str, parameters: dict | bytes, kind: str = "application/json") -> tuple[int, dict]:
+def post(url: str, parameters: dict | bytes, kind: str = JSON) -> tuple[int, dict]:
     """Send parameters as JSON, or a body of some content type. Returns the response's status and JSON."""
     body = json.dumps(parameters).encode() if isinstance(parameters, dict) else parameters
     try:

@@ -3,6 +3,7 @@
 import logging
 import socket
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -36,14 +37,40 @@ def main(
         str | None,
         typer.Option(envvar="SCRATCH_API_KEY", help="which requests must send; safer in the environment"),
     ] = None,
-    max_characters: Annotated[int, typer.Option(min=1, help="the most characters of text in a request")] = 20_000,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="a TOML file of keys with limits of their own, read again when it changes")
+    ] = None,
+    key_optional: Annotated[bool, typer.Option(help="requests without a key are served too")] = False,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="the most of an address; default: any number")
+    ] = None,
+    forwarded_allow_ips: Annotated[
+        str,
+        typer.Option(help="addresses or networks of proxies whose X-Forwarded headers are believed; commas between"),
+    ] = "127.0.0.1,::1",
+    max_characters: Annotated[
+        int,
+        typer.Option(min=1, help="the most characters of a text; a list of texts or a file may have ten times more"),
+    ] = 20_000,
+    max_file_bytes: Annotated[
+        int, typer.Option(min=0, max=100_000_000, help="the largest file that is translated; 0: none is")
+    ] = 10_000_000,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="waiting sentences at which requests are refused; the most texts in a request")
     ] = 2_048,
-    timeout: Annotated[float, typer.Option(help="seconds until a request is refused")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="seconds until a request is refused; ten times that for a file")
+    ] = 60.0,
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(help="an origin whose pages may call it, such as https://example.org; *: all"),
+    ] = None,
+    suggestions: Annotated[
+        Path | None, typer.Option(help="a folder for the translations that users suggest; default: they are refused")
+    ] = None,
+    metrics_key: Annotated[
+        str | None,
+        typer.Option(envvar="SCRATCH_METRICS_KEY", help="a bearer token for /metrics, which else is for this machine"),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -54,19 +81,24 @@ def main(
     """
     log_to_terminal()
     with one_line_errors(debug), as_user_error(kinds=ValueError):
-        if api_key == "":
-            raise UserError("--api-key: it is empty")
-        if api_key and api_key != api_key.encode(errors="replace").decode():
-            raise UserError("--api-key: it must be UTF-8 text, since requests cannot send anything else")
+        for option, value in (("--api-key", api_key), ("--metrics-key", metrics_key)):
+            if value == "":
+                raise UserError(f"{option}: it is empty")
+            if value and value != value.encode(errors="replace").decode():
+                raise UserError(f"{option}: it must be UTF-8 text, since requests cannot send anything else")
         if dtype is not None and engine != "torch":
             raise UserError(f"--dtype {dtype}: --engine {engine} has its own; leave it out")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
+        from ..apps.serve.clients import Clients
         from ..apps.serve.engines import ENGINES, Directions, load_direction
         from ..apps.serve.service import Limits, Service
+        from ..apps.serve.storage import Suggestions
         from ..apps.translate.workers import Pool, before_forking, worker_count
 
-        with listening(host, port) as listener:  # first: fails fast if the port is taken
+        clients = Clients(max_characters, requests_per_minute, api_key, api_keys, key_optional)
+        kept = Suggestions(suggestions) if suggestions else None
+        with listening(host, port) as listener:  # before the models: fails fast if the port is taken
             with before_forking() as cores:
                 # CTranslate2's threads are its own.
                 options = {"threads": cores} if engine == "ctranslate2" else {"dtype": dtype}
@@ -75,9 +107,9 @@ def main(
                 engines = [each.engine for each in directions.all]
                 count = worker_count(workers, all(each.can_fork for each in engines), cores)
                 pool = Pool(engines, count, cores, listener)
-            limits = Limits(max_characters, max_waiting, timeout)
-            service = Service(directions, limits, api_key, tuple(allow_origin or ()), pool)
-            _run(service.app, listener)
+            limits = Limits(max_characters, max_waiting, timeout, max_file_bytes)
+            service = Service(directions, limits, clients, tuple(allow_origin or ()), pool, kept, metrics_key)
+            _run(service.app, listener, forwarded_allow_ips)
 
 
 class _Listener(socket.socket):
@@ -111,11 +143,12 @@ def make_server(app, **options):
     return uvicorn.Server(config)
 
 
-def _run(app, listener: socket.socket) -> None:
+def _run(app, listener: socket.socket, proxies: str) -> None:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     logger.info(f"serving at http://{shown}:{port}; Ctrl-C ends")
     try:
-        make_server(app, log_level="warning", timeout_graceful_shutdown=10).run(sockets=[listener])
+        options = {"log_level": "warning", "timeout_graceful_shutdown": 10, "forwarded_allow_ips": proxies}
+        make_server(app, **options).run(sockets=[listener])
     except KeyboardInterrupt:  # re-raised by uvicorn after a graceful shutdown
         logger.info("ended")

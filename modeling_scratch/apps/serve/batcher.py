@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_BATCH = 64  # sentences
 _LONGEST_WAIT = 0.05  # seconds
+_MOST_COUNTED = 256  # of the sentences of a request, since it only ever delays others by one of its sentences at a time
 
 
 class Busy(Exception):
@@ -48,7 +49,8 @@ class Batcher:
     the block waits for the batches in progress and cancels everything else.
 
     Args:
-        longest_queue: while this many sentences are waiting, further requests are refused.
+        longest_queue: while this many sentences are waiting, further requests are refused. Of the sentences of one
+            request, at most 256 count.
         observe: called with the number of sentences of each batch.
     """
 
@@ -105,7 +107,7 @@ class Batcher:
             return found
         if self._closed:
             raise Busy("the service is shutting down; try again later")
-        if self.waiting >= self.longest_queue:
+        if sum(min(len(each.waiting), _MOST_COUNTED) for each in self._requests) >= self.longest_queue:
             raise Busy(f"the queue is full: {self.waiting:,} sentences are waiting; try again later")
         if not self._alive():
             raise Busy("all worker processes have died; try again later")

@@ -198,10 +198,14 @@ class Directions:
         """The direction between two languages, in any spelling of their codes; None if it is not served."""
         return self._by_codes.get((_normalized(source), _normalized(target)))
 
+    def knows(self, code: str) -> bool:
+        """Whether a code, in any spelling, is the source or the target of a direction."""
+        return _normalized(code) in map(_normalized, self.names)
+
     def is_one_language(self, source: str, target: str) -> bool:
         """Whether both codes stand for one served language, and no model translates it into itself."""
-        one, known = _normalized(source), map(_normalized, self.names)
-        return one == _normalized(target) and one in known and self.find(source, target) is None
+        same = _normalized(source) == _normalized(target)
+        return same and self.knows(source) and self.find(source, target) is None
 
 
 def _normalized(code: str) -> str:

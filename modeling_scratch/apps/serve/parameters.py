@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -13,24 +13,74 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 _MOST_FIELDS = 20
-_BYTES_PER_CHARACTER = 12  # a character outside the Basic Multilingual Plane, escaped in JSON
+BYTES_PER_CHARACTER = 12  # a character outside the Basic Multilingual Plane, escaped in JSON
 _BYTES_BESIDES = 16_384  # for parameter names and the separators of a form
 _MOST_DISCARDED = 2**26  # bytes that are read and dropped of a request that is too large
+_MOST_ARRIVING = 2**28  # bytes of memory, across all requests
 
 
-async def read_parameters(request: Request, most_characters: int, seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Upload:
+    """A file in a form."""
+
+    name: str
+    content: bytes
+
+
+class Bodies:
+    """Reads the bodies of requests, with a limit on the memory that all bodies that are arriving take together."""
+
+    def __init__(self):
+        self._arriving = 0  # bytes
+
+    async def read(self, request: Request, most: int, seconds: float) -> bytes:
+        """
+        The body of a request, of up to `most` bytes.
+
+        Raises:
+            HTTPException: 400 (client disconnected), 408 (too slow), 413 (too large), 429 (no memory left).
+        """
+        body, length = bytearray(), 0
+        try:
+            async with asyncio.timeout(seconds):
+                async for chunk in request.stream():
+                    length += len(chunk)
+                    if length <= most:
+                        body += chunk
+                        self._arriving += len(chunk)
+                    elif length > _MOST_DISCARDED:
+                        break
+                    if self._arriving > _MOST_ARRIVING:
+                        many = "too much data is arriving at once; try again later"
+                        raise HTTPException(429, many, {"Retry-After": "10", "Connection": "close"})
+        except TimeoutError:
+            late = f"the request did not arrive within {seconds:g} seconds"
+            raise HTTPException(408, late, {"Connection": "close"}) from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the client disconnected") from None
+        finally:
+            self._arriving -= len(body)
+        if length > most:  # only now: a client that is still sending would not read the response
+            large = f"Invalid request: the request is too large: at most {most:,} bytes"
+            raise HTTPException(413, large, {"Connection": "close"})
+        return bytes(body)
+
+
+async def read_parameters(
+    request: Request, bodies: Bodies, most_bytes: int, seconds: float, files: int = 0
+) -> dict[str, Any]:
     """
     The parameters of a request, from its query string and from a body with JSON or a form.
 
     Args:
-        most_characters: the limit on the text of a request.
+        most_bytes: the limit on their values.
         seconds: the time limit for the body to arrive.
+        files: how many files a form may have. Each is an `Upload`.
 
     Raises:
-        HTTPException: 400 (invalid JSON or form, client disconnected), 408 (too slow), 413 (too large), 415 (another
-            content type).
+        HTTPException: as in `Bodies.read`, and 400 (invalid JSON or form), 415 (another content type).
     """
-    body = await _read_body(request, _BYTES_PER_CHARACTER * most_characters + _BYTES_BESIDES, seconds)
+    body = await bodies.read(request, most_bytes + _BYTES_BESIDES, seconds)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         parameters = _from_form(request.scope["query_string"])
@@ -39,9 +89,9 @@ async def read_parameters(request: Request, most_characters: int, seconds: float
         if body and kind == "application/x-www-form-urlencoded":
             return parameters | _from_form(body)
         if body and kind == "multipart/form-data":
-            return parameters | await _from_parts(request.headers["content-type"], body)
+            return parameters | await _from_parts(request.headers["content-type"], body, files)
     except (MultiPartException, ValueError) as error:
-        raise HTTPException(400, f"the form cannot be read: {error}") from error
+        raise HTTPException(400, f"Invalid request: the form cannot be read: {error}") from error
     if body:
         raise HTTPException(415, f"content type {kind[:40] or 'missing'}: send application/json or a form")
     return parameters
@@ -53,47 +103,38 @@ def _from_form(encoded: bytes) -> dict[str, str]:
     return _first_of_each(parse_qsl(encoded.decode(), **options))
 
 
-async def _from_parts(kind: str, body: bytes) -> dict[str, str]:
+async def _from_parts(kind: str, body: bytes, files: int) -> dict[str, str | Upload]:
     # Parts are in UTF-8 (RFC 7578). Starlette would decode with any codec that the header names, and some take very
     # long; if decoding failed, it would fall back to Latin-1. So it gets Latin-1, which keeps the bytes.
     headers = Headers({"content-type": f"{kind}; charset=latin-1"})
-    limits = {"max_files": 0, "max_fields": _MOST_FIELDS, "max_part_size": len(body)}
-    fields = (await MultiPartParser(headers, _stream(body), **limits).parse()).multi_items()
-    return _first_of_each([tuple(each.encode("latin-1").decode() for each in field) for field in fields])
+    parser = MultiPartParser(headers, _stream(body), max_files=files, max_fields=_MOST_FIELDS, max_part_size=len(body))
+    parser.spool_max_size = len(body)  # files stay in memory
+    fields = []
+    for name, value in (await parser.parse()).multi_items():
+        if isinstance(value, str):
+            value = _as_utf8(value)
+        else:
+            value = Upload(_as_utf8(value.filename), await value.read())
+        fields.append((_as_utf8(name), value))
+    return _first_of_each(fields)
 
 
-def _first_of_each(fields: list[tuple[str, str]]) -> dict[str, str]:
+def _as_utf8(text: str) -> str:
+    return text.encode("latin-1").decode()
+
+
+def _first_of_each(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """The fields as a dict; of several with the same name, the first, as in LibreTranslate."""
     return dict(reversed(fields))
-
-
-async def _read_body(request: Request, most: int, seconds: float) -> bytes:
-    body, length = bytearray(), 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                length += len(chunk)
-                if length <= most:
-                    body += chunk
-                elif length > _MOST_DISCARDED:
-                    break
-    except TimeoutError:
-        late = f"the request did not arrive within {seconds:g} seconds"
-        raise HTTPException(408, late, {"Connection": "close"}) from None
-    except ClientDisconnect:
-        raise HTTPException(400, "the client disconnected") from None
-    if length > most:  # only now: a client that is still sending would not read the response
-        raise HTTPException(413, f"the request is too large: at most {most:,} bytes", {"Connection": "close"})
-    return bytes(body)
 
 
 def _from_json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"not valid JSON: {error}") from error
+        raise HTTPException(400, f"Invalid JSON format: {error}") from error
     if not isinstance(found, dict):
-        raise HTTPException(400, 'the JSON must be an object, such as {"q": "text"}')
+        raise HTTPException(400, 'Invalid JSON format: it must be an object, such as {"q": "text"}')
     return found
 
 
@@ -101,30 +142,23 @@ async def _stream(body: bytes) -> AsyncGenerator[bytes, None]:
     yield body
 
 
-def check_key(parameters: dict[str, Any], key: str | None) -> None:
-    """Raise HTTPException 403 if the service has a key and the request lacks it."""
-    if key is None:
-        return
-    given = parameters.get("api_key")
-    if not isinstance(given, str) or not secrets.compare_digest(given.encode("utf-8", "replace"), key.encode()):
-        raise HTTPException(403, "wrong or missing api_key")
-
-
 def text_of(parameters: dict[str, Any], name: str) -> str:
     """A string parameter. Raises HTTPException 400 if it is missing, not a string, or not valid Unicode."""
-    if name not in parameters:
-        raise HTTPException(400, f"the parameter {name} is missing")
+    if parameters.get(name) is None:
+        raise HTTPException(400, f"Invalid request: missing {name} parameter")
     return as_text(parameters[name], name)
 
 
 def as_text(value: Any, name: str) -> str:
     """A value as a string. Raises HTTPException 400 if it is not a string, or not valid Unicode."""
     if not isinstance(value, str):
-        raise HTTPException(400, f"{name} must be a string")
+        raise HTTPException(400, f"Invalid request: {name} parameter must be a string")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise HTTPException(400, f"{name} is not valid Unicode: {error.reason} at {error.start}") from error
+        raise HTTPException(
+            400, f"Invalid request: {name} parameter is not valid Unicode: {error.reason} at {error.start}"
+        ) from error
     return value
 
 
@@ -135,5 +169,5 @@ def number_of(parameters: dict[str, Any], name: str, default: int, largest: int)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-        raise HTTPException(400, f"{name} must be a whole number from 0 to {largest}")
+        raise HTTPException(400, f"Invalid request: {name} parameter must be a whole number from 0 to {largest}")
     return value

@@ -1,12 +1,14 @@
 """
-Splits texts into sentences, and writes them with their translations, in separate processes: a regular expression or a
-parser holds the interpreter lock until it is done, which would block all other requests. These processes do not import
-torch.
+Splits texts and files into sentences, and writes them with their translations, in separate processes: a regular
+expression or a parser holds the interpreter lock until it is done, which would block all other requests. These
+processes do not import torch.
 """
 
 import asyncio
+import math
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -27,52 +29,69 @@ from ..translate.placement import PlainTexts
 CLEARLY = 10  # a text is in a language that is this many times as likely as others; single words often reach less
 LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
 _SHORT = 5_000  # characters
+_MEMORY = 2**30  # bytes; 8 million characters of Markdown take as much
 
 Result = TypeVar("Result")
+Texts = Sequence[str] | Sequence[bytes]
 
 
-def sentences_of(texts: Sequence[str], format: str, language: str | None, kept: KeptWords | None) -> PlainTexts:
+def reading_cost(texts: Texts) -> float:
+    """The characters of texts; infinitely many for the bytes of files, which may be compressed."""
+    return math.inf if isinstance(next(iter(texts), ""), bytes) else sum(map(len, texts))
+
+
+def sentences_of(
+    texts: Texts, format: str, languages: tuple[str | None, str | None], kept: KeptWords | None, most: int
+) -> PlainTexts:
     """
-    The different sentences of texts.
+    The different sentences of texts, or of the bytes of files.
 
     Args:
         format: a key of `documents.FORMATS`.
-        language: as in `Paragraphs`.
+        languages: the language of the texts, as in `Paragraphs`, and that of their translations.
         kept: what stays in them; None: the model is not a translator.
+        most: the most characters of text in all of them.
 
     Raises:
-        UserError: a text is not in this format.
+        UserError: a text is not in this format, or there is too much text.
     """
-    rows = (_read(text, format, language, kept)[1].sentences for text in texts)
+    rows, length = [], 0
+    for text in texts:
+        document, paragraphs = _read(text, format, languages, kept)
+        length += sum(map(len, document.paragraphs))
+        if length > most:
+            raise UserError(f"Invalid request: request ({length}) exceeds text limit ({most})")
+        rows.append(paragraphs.sentences)
     return PlainTexts(list(dict.fromkeys(chain.from_iterable(rows))), kept)
 
 
-def _read(text: str, format: str, language: str | None, kept: KeptWords | None) -> tuple[Document, Paragraphs]:
-    document = read_document(text, format, kept or ADDRESSES)
-    return document, Paragraphs(document.paragraphs, language, kept or ADDRESSES)
+def _read(
+    text: str | bytes, format: str, languages: tuple[str | None, str | None], kept: KeptWords | None
+) -> tuple[Document, Paragraphs]:
+    document = read_document(text, format, kept or ADDRESSES, languages[1])
+    return document, Paragraphs(document.paragraphs, languages[0], kept or ADDRESSES)
 
 
 def write_documents(
-    texts: Sequence[str],
+    texts: Texts,
     format: str,
     languages: tuple[str | None, str | None],
     kept: KeptWords | None,
     known: dict[str, list[Translated]],
     count: int,
-) -> list[tuple[list[str], list[str]]]:
+) -> list[tuple[list[str] | list[bytes], list[str]]]:
     """
-    Each text with its sentences replaced by their first, second, ... translation; and its sentences. The texts are read
-    again, since keeping the parsed documents would take memory for as long as the translation takes.
+    Each text or file with its sentences replaced by their first, second, ... translation; and its sentences. They are
+    read again, since keeping the parsed documents would take memory for as long as the translation takes.
 
     Args:
-        languages: the language of the texts, and that of the translations.
-        kept: as in `sentences_of`.
+        languages, kept: as in `sentences_of`.
         known: the translations of each sentence that `sentences_of` returned, best first.
         count: how many translations of each text to write.
     """
     found = []
     for text in texts:
-        document, paragraphs = _read(text, format, languages[0], kept)
+        document, paragraphs = _read(text, format, languages, kept)
         ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(count))
         written = [document.write(paragraphs.translated(rank, languages[1])) for rank in ranks]
         found.append((written, paragraphs.sentences))
@@ -91,15 +110,22 @@ def cut_into_sentences(text: str, language: str | None, kept: KeptWords | None) 
     return [part for part in parts if part[0]]
 
 
-def language_probabilities(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
+def language_probabilities(texts: Texts, format: str) -> list[dict[str, float]]:
     """
-    For each text, the probability of each of the given languages among all that the detector knows. Languages that it
-    does not know are left out.
+    For each text or file, the probability of each language that the detector knows, the most likely one first. Markup
+    does not count.
+
+    Args:
+        format: a key of `documents.FORMATS`.
+
+    Raises:
+        UserError: a text is not in this format.
     """
     found = []
     for text in texts:
-        row = dict(_detector().rank(text))
-        found.append({each: float(row[base]) for each in languages if (base := base_language(each)) in row})
+        if format != "text" or isinstance(text, bytes):
+            text = "\n".join(read_document(text, format).paragraphs)
+        found.append({language: float(probability) for language, probability in _detector().rank(text)})
     return found
 
 
@@ -126,15 +152,16 @@ class ReaderLost(Exception):
 
 class Readers:
     """
-    Two reader processes, one of which takes only short texts, so that these do not wait for long ones. Each starts when
-    it is first needed, and again if it died. Use it in an `async with` block: leaving the block ends the processes.
+    Three reader processes, for short texts, long ones and files, so that short texts do not wait for others. Each
+    starts when it is first needed, and again if it died. Use it in an `async with` block: leaving the block ends the
+    processes.
 
     Args:
         seconds: the processor time that a call may take.
     """
 
     def __init__(self, seconds: float):
-        self._all = {name: _Reader(seconds) for name in ("short", "long")}
+        self._all = {name: _Reader(seconds) for name in ("short", "long", "files")}
 
     async def __aenter__(self) -> "Readers":
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=f"reader-{name}") for name in self._all}
@@ -157,8 +184,8 @@ class Readers:
             UserError: the function raised one, or took too long.
             ReaderLost: the process died, or could not be started.
         """
-        texts = arguments[0] if arguments and isinstance(arguments[0], Sequence) else ""
-        name = "short" if sum(map(len, texts)) <= _SHORT else "long"
+        cost = reading_cost(arguments[0]) if arguments and isinstance(arguments[0], Sequence) else 0
+        name = "short" if cost <= _SHORT else "long" if cost < math.inf else "files"
         work = partial(self._all[name], function, *arguments)
         found = await asyncio.get_running_loop().run_in_executor(self._threads[name], work)
         if isinstance(found, Exception):
@@ -185,7 +212,7 @@ class _Reader:
             return pickle.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             if self.close() == -signal.SIGPROF:
-                too_slow = f"the text takes more than {self._seconds:g} seconds to read; send less at once"
+                too_slow = f"this takes more than {self._seconds:g} seconds to read; send less at once"
                 raise UserError(too_slow) from None
             raise ReaderLost("the process that reads texts died or could not be started; try again") from error
 
@@ -208,7 +235,8 @@ class _Reader:
 def _started() -> subprocess.Popen:
     # With this process's sys.path, but (-P) without the current folder, whose files might shadow modules.
     command = [sys.executable, "-P", "-m", __name__]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    # A thread of OpenBLAS, which NumPy loads, takes memory whether or not it is used.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
@@ -217,6 +245,7 @@ def _work() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly if the parent is gone
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not get into the answers
     while jobs.peek(1):
@@ -228,6 +257,8 @@ def _work() -> None:
             found = function(*arguments)
         except UserError as error:
             found = error
+        except MemoryError:
+            found = UserError(f"this takes more than {_MEMORY:,} bytes of memory to read; send less at once")
         except Exception:
             found = RuntimeError(traceback.format_exc())  # some errors cannot be pickled
         signal.setitimer(signal.ITIMER_PROF, 0)

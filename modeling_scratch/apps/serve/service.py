@@ -1,15 +1,18 @@
 """The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
+import ipaddress
 import logging
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.resources import files
-from operator import itemgetter
 from typing import Any
+from urllib.parse import quote
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,19 +27,24 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import UserError
 from ...inference.translate import Translator
-from ..documents import FORMATS, WITH_INLINE_MARKUP
+from ...languages import base_language, language_name
+from ..documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..translate.workers import Pool
 from .batcher import Batcher, Busy
+from .clients import Client, Clients
 from .engines import Direction, Directions
-from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .readers import CLEARLY, LEAST_LIKELY, ReaderLost, Readers, cut_into_sentences, language_probabilities
+from .openapi import documentation, specification
+from .parameters import BYTES_PER_CHARACTER, Bodies, Upload, as_text, number_of, read_parameters, text_of
+from .readers import CLEARLY, LEAST_LIKELY, ReaderLost, Readers, Texts, cut_into_sentences, language_probabilities
+from .storage import Downloads, Suggestions, translated_name
 from .texts import DIGITS, TranslatedText, aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
@@ -47,11 +55,16 @@ _MOST_BEAMS = 16
 _LONGEST_FEATURES = 1_000  # characters, which every sentence gets
 _MOST_KEPT, _LONGEST_KEPT = 100, 200  # strings to keep, each of which is searched in every sentence; characters of one
 _MOST_DETECTED = 3  # languages that /detect returns
+_NO_LANGUAGE = "zxx"  # the detector's code for text that is in none
+TEN = 10  # times the text of a request that a list of texts or a file may have, and times the seconds of a file
+_MOST_FILES = 8  # that are translated at the same time
+_SECONDS_KEPT = 1_800.0  # that a translated file can be downloaded, as in LibreTranslate
 _LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
 _CHARACTERS_PER_SECOND = 10_000  # even a slow processor reads several times as many
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _ACCEPTING = "socket.accept() out of system resource"  # asyncio's message
 _SHOWN = 40  # characters of a wrong value in a message
+_LEAST_COMPRESSED, _COMPRESSION = 1_000, 5  # bytes; zlib's level
 _CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)  # buckets of the histogram
 # The files of the page and their content types, for which a system's own table may be wrong.
@@ -62,6 +75,11 @@ _PAGE = {
     "service.js": "text/javascript",
 }
 _NO_CACHE = {"Cache-Control": "no-cache"}
+# A translated file is never shown as a page of the service, whose scripts could read the keys of users.
+_FILE = "application/octet-stream"
+_DOWNLOAD = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_TEXT_FORMATS = [name for name, described in FORMATS.items() if not described.is_binary]
+_ENDINGS = [".txt", *(ending for described in FORMATS.values() for ending in described.endings)]
 
 
 class Metrics:
@@ -79,7 +97,10 @@ class Metrics:
 
 
 class RequestCounter:
-    """ASGI middleware that counts and times requests. Paths that are not in `paths` are counted as "other"."""
+    """
+    ASGI middleware that counts and times requests. Paths that are not in `paths` are counted as "other". Slashes that
+    are doubled or at the end of a path do not count: clients append paths to addresses that end in a slash.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]):
         self.app, self.metrics, self.paths = app, metrics, paths
@@ -88,6 +109,7 @@ class RequestCounter:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
         path = scope["path"] if scope["path"] in self.paths else "other"
         started, status = time.perf_counter(), "none"
 
@@ -110,15 +132,17 @@ class Limits:
     Limits on requests.
 
     Args:
-        characters: the most characters of text in a request.
+        characters: the most characters of a text; a list of texts, or a file, may have ten times as many.
         waiting: while this many sentences are waiting, across all requests, further requests are refused; also the most
             texts in a request.
-        seconds: the time limit for a request to arrive, and also for its translation.
+        seconds: the time limit for a request to arrive, and also for its translation; of files, ten times as much.
+        file_bytes: the largest file that is translated; 0: none is.
     """
 
     characters: int = 20_000
     waiting: int = 2_048
     seconds: float = 60.0
+    file_bytes: int = 10_000_000
 
 
 class Service:
@@ -126,33 +150,44 @@ class Service:
     The service, as an ASGI application in `app`.
 
     Args:
-        key: the key that requests must send as `api_key`; None: no key is needed.
+        clients: who may use it; None: everyone.
         origins: origins whose pages may call the service from a browser, such as https://example.org; "*": all.
         pool: the workers that translate, closed when the service ends; None: this process translates.
+        suggestions: what keeps the translations that users suggest; None: they are refused.
+        metrics_key: the bearer token for /metrics; without it, only this machine gets them.
     """
 
     def __init__(
         self,
         directions: Directions,
         limits: Limits,
-        key: str | None = None,
+        clients: Clients | None = None,
         origins: tuple[str, ...] = (),
         pool: Pool | None = None,
+        suggestions: Suggestions | None = None,
+        metrics_key: str | None = None,
     ):
-        self.directions, self.limits, self.key = directions, limits, key
+        self.directions, self.limits, self.clients = directions, limits, clients or Clients(limits.characters)
+        self.suggestions, self.metrics_key = suggestions, metrics_key
+        self.bodies, self.downloads, self._files_now = Bodies(), Downloads(_SECONDS_KEPT), 0
         self.page = {name: (files("modeling_scratch.apps.web") / "page" / name).read_bytes() for name in _PAGE}
         self.metrics = Metrics()
         self.pool = pool or Pool([], 0, 1)
         self._next_warning = 0.0
         self.batcher = Batcher(self.pool, limits.waiting, self.metrics.batches.observe)
-        seconds = min(_LEAST_SECONDS + limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
+        seconds = min(_LEAST_SECONDS + TEN * limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
         self.readers = Readers(seconds)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         routes = [
             Route("/translate", self.translate, methods=["POST"]),
+            Route("/translate_file", self.translate_file, methods=["POST"]),
+            Route("/download_file/{address}", self.download_file),
             Route("/detect", self.detect, methods=["POST"]),
+            Route("/suggest", self.suggest, methods=["POST"]),
             Route("/languages", self.languages),
             Route("/frontend/settings", self.settings),
+            Route("/spec", self.show_specification),
+            Route("/docs", self.show_documentation),
             Route("/health", self.health),
             Route("/metrics", self.show_metrics),
             Route("/page/sentences", self.cut_for_page, methods=["POST"]),
@@ -160,10 +195,15 @@ class Service:
             Route("/model.json", self.describe_models),
             *(Route(f"/{name}".removesuffix("index.html"), self.show_page) for name in _PAGE),
         ]
-        cors = {"allow_origins": origins, "allow_methods": ["GET", "POST"]}
+        compression = {"minimum_size": _LEAST_COMPRESSED, "compresslevel": _COMPRESSION}
+        compression["exclude_content_types"] = (*DEFAULT_EXCLUDED_CONTENT_TYPES, _FILE)
+        middleware = [Middleware(GZipMiddleware, **compression)]
+        if origins:
+            cors = {"allow_origins": origins, "allow_methods": ["GET", "POST"]}
+            middleware.append(Middleware(CORSMiddleware, **cors))
         app = Starlette(
             routes=routes,
-            middleware=[Middleware(CORSMiddleware, **cors)] if origins else [],
+            middleware=middleware,
             exception_handlers={HTTPException: _error_as_json, 500: _internal_error},
             lifespan=self._lifespan,
         )
@@ -173,8 +213,9 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette):
         asyncio.get_running_loop().set_exception_handler(self._log_loop_error)
-        async with self.batcher, self.readers:
-            yield
+        with self.downloads:
+            async with self.batcher, self.readers:
+                yield
         self.pool.close()
 
     def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -196,23 +237,26 @@ class Service:
         Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`, with the same
         `features` for all, if the model was trained with features. `keep` are strings that stay as they are.
         """
-        parameters = await self._parameters(request)
+        parameters, client = await self._parameters(request)
         given = parameters.get("q")
         is_list = isinstance(given, list)
         texts = [as_text(text, "q") for text in given] if is_list else [text_of(parameters, "q")]
-        self._check_length(texts)
+        self._check_length(texts, client)
         source, target = text_of(parameters, "source"), text_of(parameters, "target")
         format = as_text(parameters.get("format") or "text", "format")
-        if format not in FORMATS:
-            raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
+        if format not in _TEXT_FORMATS:
+            raise HTTPException(400, f"{format[:_SHOWN]} format is not supported, only {', '.join(_TEXT_FORMATS)}")
         count = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
         features = as_text(parameters.get("features") or "", "features")
         if len(features) > _LONGEST_FEATURES:
-            raise HTTPException(400, f"features has {len(features):,} characters; the limit is {_LONGEST_FEATURES:,}")
+            many = f"Invalid request: features has {len(features):,} characters; the limit is {_LONGEST_FEATURES:,}"
+            raise HTTPException(400, many)
         if features and format in WITH_INLINE_MARKUP:
             raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
         keep = self._kept_strings(parameters)
-        work = self._translated(texts, format, source, target, count, features, keep)
+        self.clients.admit(client, len(texts))
+        most = TEN * client.characters
+        work = self._translated(texts, format, source, target, count, features, keep, most=most)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each.versions[0] for each in found]
         if any(each.confidence is not None for each in found):
@@ -223,14 +267,70 @@ class Service:
             answer["alternatives"] = [list(dict.fromkeys(each.versions))[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
+    async def translate_file(self, request: Request) -> Response:
+        """Translate `file` from `source` (or "auto") to `target`, and answer with an address to download it from."""
+        if not self.limits.file_bytes:
+            raise HTTPException(403, "Files translation are disabled on this server.")
+        parameters, client = await self._parameters(request, is_file=True)
+        file, seconds = parameters.get("file"), TEN * self.limits.seconds
+        if not isinstance(file, Upload):
+            raise HTTPException(400, "Invalid request: missing file parameter")
+        source, target = text_of(parameters, "source"), text_of(parameters, "target")
+        if not file.content:
+            raise HTTPException(400, "Invalid request: empty file")
+        if len(file.content) > self.limits.file_bytes:
+            raise HTTPException(413, f"Invalid request: the file is larger than {self.limits.file_bytes:,} bytes")
+        try:
+            format = format_of(file.name) or "text"
+        except UserError as error:
+            raise HTTPException(400, f"Invalid request: file format not supported: {error}") from None
+        self.clients.admit(client)
+        if self._files_now >= _MOST_FILES:
+            raise HTTPException(
+                429, f"{_MOST_FILES} files are being translated; try again later", {"Retry-After": "10"}
+            )
+        self._files_now += 1
+        try:
+            most = TEN * client.characters
+            work = self._translated([file.content], format, source, target, most=most)
+            answer, (found,) = await self._in_time(request, work, seconds)
+        finally:
+            self._files_now -= 1
+        address = quote(await self.downloads.add(translated_name(file.name, target), found.versions[0]))
+        detected = {name: value for name, (value,) in answer.items()}
+        return JSONResponse({"translatedFileUrl": f"{request.base_url}download_file/{address}"} | detected)
+
+    async def download_file(self, request: Request) -> Response:
+        """A translated file."""
+        found = self.downloads.find(request.path_params["address"])
+        if found is None:
+            raise HTTPException(404, "there is no such file, or no longer; translate it again")
+        path, name = found
+        return FileResponse(path, filename=name, media_type=_FILE, headers=_DOWNLOAD)
+
     async def detect(self, request: Request) -> Response:
-        """The most likely languages of `q` among those of the service, with their probabilities in percent."""
-        text = text_of(await self._parameters(request), "q")
-        self._check_length([text])
-        names = self.directions.languages or [each.source for each in self.directions.all]
-        (row,) = await self._in_time(request, self._probabilities([text], names))
-        found = sorted(((each, row.get(each, 0.0)) for each in names), key=itemgetter(1), reverse=True)
-        return JSONResponse([_detection(*each) for each in found[:_MOST_DETECTED]])
+        """The most likely languages of `q` among all that the detector knows, with their probabilities in percent."""
+        parameters, client = await self._parameters(request)
+        text = text_of(parameters, "q")
+        self._check_length([text], client)
+        self.clients.admit(client)
+        if not self.directions.languages:  # these are the names of sides, of which nothing is known
+            return JSONResponse([_detection(each.source, 0.0) for each in self.directions.all[:_MOST_DETECTED]])
+        (row,) = await self._in_time(request, self._probabilities([text], "text"))
+        return JSONResponse([_detection(*each) for each in list(row.items())[:_MOST_DETECTED]])
+
+    async def suggest(self, request: Request) -> Response:
+        """Keep `s`, a better translation of `q` from `source` to `target`."""
+        if self.suggestions is None:
+            raise HTTPException(403, "Suggestions are disabled on this server.")
+        parameters, client = await self._parameters(request)
+        text, suggestion = text_of(parameters, "q"), text_of(parameters, "s")
+        self._check_length([text, suggestion], client)
+        direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
+        self.clients.admit(client)
+        if not await self.suggestions.add(direction.source, direction.target, text, suggestion):
+            raise HTTPException(503, "no more suggestions can be kept; tell the operator of this service")
+        return JSONResponse({"success": True})
 
     async def languages(self, request: Request) -> Response:
         """The codes of the service, with the codes that each can be the source for."""
@@ -247,19 +347,33 @@ class Service:
             side: {"code": code, "name": self.directions.names[code]}
             for side, code in (("source", first.source), ("target", first.target))
         }
-        has_key = self.key is not None
         return JSONResponse(
             {
-                "apiKeys": has_key,
+                "apiKeys": self.clients.has_keys,
                 "charLimit": self.limits.characters,
-                "filesTranslation": False,
+                "filesTranslation": bool(self.limits.file_bytes),
                 "frontendTimeout": 500,  # milliseconds from the last key press to a request
-                "keyRequired": has_key,
+                "keyRequired": self.clients.is_key_needed,
                 "language": sides,
-                "suggestions": False,
-                "supportedFilesFormat": [],
+                "suggestions": self.suggestions is not None,
+                "supportedFilesFormat": _ENDINGS if self.limits.file_bytes else [],
             }
         )
+
+    async def show_specification(self, request: Request) -> Response:
+        """The API for programs, in OpenAPI's format."""
+        return JSONResponse(self._specification())
+
+    async def show_documentation(self, request: Request) -> Response:
+        """The API for people."""
+        first = self.directions.all[0]
+        example = {"q": "Hello!", "source": first.source, "target": first.target}
+        return HTMLResponse(documentation(self._specification(), str(request.base_url).rstrip("/"), example))
+
+    def _specification(self) -> dict[str, Any]:
+        off = {"/suggest": self.suggestions is None, "/translate_file": not self.limits.file_bytes}
+        without = {path for path, is_off in off.items() if is_off}
+        return specification(version("modeling-scratch"), _TEXT_FORMATS, _ENDINGS, without)
 
     # -- for operators -------------------------------------------------------------------------------------------------
 
@@ -270,7 +384,11 @@ class Service:
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
-        """The metrics, for Prometheus."""
+        """The metrics, for Prometheus: with the key, or on this machine."""
+        given, key = request.headers.get("authorization", ""), self.metrics_key
+        is_known = key is not None and secrets.compare_digest(given.encode(), f"Bearer {key}".encode())
+        if not (is_known if key is not None else _is_local(request)):
+            raise HTTPException(401, "metrics need their key", {"WWW-Authenticate": "Bearer"})
         return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     # -- the page ------------------------------------------------------------------------------------------------------
@@ -287,29 +405,35 @@ class Service:
             | {"search": {"numBeams": each.engine.num_beams}, "isAligned": isinstance(each.engine, Translator)}
             for each in self.directions.all
         ]
-        service = {"isKeyNeeded": self.key is not None, "mostCharacters": self.limits.characters}
+        service = {
+            "isKeyNeeded": self.clients.is_key_needed,
+            "mostCharacters": self.limits.characters,
+            "mostFileBytes": self.limits.file_bytes,
+        }
         return JSONResponse({"service": service, "directions": directions}, headers=_NO_CACHE)
 
     async def cut_for_page(self, request: Request) -> Response:
         """Split `text`, of a direction's source, into parts, each with whether it is a sentence."""
-        parameters = await self._parameters(request)
+        parameters, client = await self._parameters(request)
         text = text_of(parameters, "text")
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
-        self._check_length([text])
+        self._check_length([text], client)
+        self.clients.admit(client)
         work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, direction.languages[0], direction.kept)
         return JSONResponse({"parts": await self._in_time(request, work)})
 
     async def translate_for_page(self, request: Request) -> Response:
         """Translate `sentences` without splitting them. Each gets all hypotheses of a beam of `numBeams`."""
-        parameters = await self._parameters(request)
+        parameters, client = await self._parameters(request)
         sentences = parameters.get("sentences")
         if not isinstance(sentences, list):
-            raise HTTPException(400, "sentences must be a list")
+            raise HTTPException(400, "Invalid request: sentences parameter must be a list")
         sentences = [as_text(sentence, "sentences") for sentence in sentences]
-        self._check_length(sentences)
+        self._check_length(sentences, client)
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
+        self.clients.admit(client)
         found = await self._in_time(
             request, translate_sentences(sentences, direction, beams, self.batcher, self.readers)
         )
@@ -317,42 +441,50 @@ class Service:
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
 
-    async def _parameters(self, request: Request) -> dict[str, Any]:
-        parameters = await read_parameters(request, self.limits.characters, self.limits.seconds)
-        check_key(parameters, self.key)
-        return parameters
+    async def _parameters(self, request: Request, is_file: bool = False) -> tuple[dict[str, Any], Client]:
+        """The parameters of a request, one of which may be a file, and its sender."""
+        most, seconds = BYTES_PER_CHARACTER * TEN * self.clients.most_characters, self.limits.seconds
+        if is_file:
+            most, seconds = self.limits.file_bytes, TEN * seconds
+        parameters = await read_parameters(request, self.bodies, most, seconds, files=int(is_file))
+        return parameters, self.clients.sender(request, parameters)
 
-    def _check_length(self, texts: list[str]) -> None:
-        for count, limit, what in (
-            (len(texts), self.limits.waiting, "texts"),
-            (sum(map(len, texts)), self.limits.characters, "characters of text"),
+    def _check_length(self, texts: list[str], client: Client) -> None:
+        for count, limit in (
+            (len(texts), self.limits.waiting),
+            (max(map(len, texts), default=0), client.characters),
+            (sum(map(len, texts)), TEN * client.characters),
         ):
             if count > limit:
-                raise HTTPException(413, f"the request has {count:,} {what}; the limit is {limit:,}")
+                raise HTTPException(400, f"Invalid request: request ({count}) exceeds text limit ({limit})")
 
     def _kept_strings(self, parameters: dict[str, Any]) -> tuple[str, ...]:
         """The parameter `keep`, a string or a list of strings."""
         given = parameters.get("keep") or []
-        found = tuple(as_text(each, "each string of keep") for each in (given if isinstance(given, list) else [given]))
+        found = tuple(as_text(each, "keep") for each in (given if isinstance(given, list) else [given]))
         if len(found) > _MOST_KEPT or not all(0 < len(each) <= _LONGEST_KEPT for each in found):
-            raise HTTPException(400, f"keep takes up to {_MOST_KEPT} strings of 1 to {_LONGEST_KEPT} characters")
+            raise HTTPException(
+                400, f"Invalid request: keep takes up to {_MOST_KEPT} strings of 1 to {_LONGEST_KEPT} characters"
+            )
         return found
 
     async def _translated(
         self,
-        texts: list[str],
+        texts: Texts,
         format: str,
         source: str,
         target: str,
-        count: int,
-        features: str,
-        keep: tuple[str, ...],
+        count: int = 1,
+        features: str = "",
+        keep: tuple[str, ...] = (),
+        *,
+        most: int,
     ) -> tuple[dict[str, Any], list[TranslatedText]]:
-        """An answer with the detected languages, if any, and the translations of each text."""
+        """An answer with the detected languages, if any, and the translations of each text or file."""
         answer: dict[str, Any] = {}
         groups = {source: list(range(len(texts)))}  # {language: indices of its texts}
         if source == AUTO:
-            detected, groups = await self._detected(texts, target), defaultdict(list)
+            detected, groups = await self._detected(texts, format, target), defaultdict(list)
             answer["detectedLanguage"] = [_detection(*each) for each in detected]
             for place, (language, _) in enumerate(detected):
                 groups[language].append(place)
@@ -365,52 +497,85 @@ class Service:
                 raise HTTPException(400, f"keep is for translators; {source} to {target} is not one")
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
             work = self.batcher, self.readers
-            made = await translate_texts(some, format, direction, count, align, *work, features, keep)
+            made = await translate_texts(some, format, direction, count, align, most, *work, features, keep)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found
 
-    async def _detected(self, texts: list[str], target: str) -> list[tuple[str, float]]:
+    async def _detected(self, texts: Texts, format: str, target: str) -> list[tuple[str, float]]:
         """
         The language of each text and its probability: the most likely language that is translated into `target`, or
         `target` itself if the text is clearly in that language and the detector knows all these languages.
+
+        Raises:
+            HTTPException: 400: all texts are clearly in other languages.
         """
         find, is_one_language = self.directions.find, self.directions.is_one_language
         sources = [each for each in self.directions.names if find(each, target)]
         if not sources:
             self._direction(AUTO, target)  # raises the error that lists the directions
-        names = sources + [each for each in self.directions.names if is_one_language(each, target)]
-        found = []
-        for row in await self._probabilities(texts, names):
+        if not self.directions.languages:
+            return [(sources[0], 0.0)] * len(texts)
+        own = [each for each in self.directions.names if is_one_language(each, target)]
+        found, foreign = [], []
+        for row in await self._probabilities(texts, format):
             likely = max(sources, key=lambda each: row.get(each, 0.0))
-            if len(row) == len(names) and row[names[-1]] > CLEARLY * max(row[likely], LEAST_LIKELY):
-                likely = names[-1]
+            clear = CLEARLY * max(row.get(likely, 0.0), LEAST_LIKELY)
+            language, probability = next(iter(row.items()))
+            if all(each in row for each in sources + own):
+                if own and row[own[0]] > clear:
+                    likely = own[0]
+                elif language != _NO_LANGUAGE and probability > max(clear, 0.5):  # a single word rarely reaches half
+                    foreign.append(language)
             found.append((likely, row.get(likely, 0.0)))
+        if foreign and len(foreign) == len(texts):
+            what = f"the text is in {language_name(foreign[0])}"
+            raise HTTPException(400, f"{foreign[0]} is not supported: {what}; {self._served()}")
         return found
 
-    async def _probabilities(self, texts: list[str], codes: list[str]) -> list[dict[str, float]]:
-        """`language_probabilities` for those codes that are languages."""
-        languages = [code for code in codes if code in self.directions.languages]
-        return await self.readers(language_probabilities, texts, languages) if languages else [{}] * len(texts)
+    async def _probabilities(self, texts: Texts, format: str) -> list[dict[str, float]]:
+        """
+        `language_probabilities`, by the codes of the service for its languages; those that it has several codes for
+        have the same probability.
+        """
+        codes = defaultdict(list)
+        for code in self.directions.languages:
+            codes[base_language(code)].append(code)
+        rows = await self.readers(language_probabilities, texts, format)
+        return [{code: row[base] for base in row for code in codes.get(base, [base])} for row in rows]
+
+    def _served(self) -> str:
+        return "served: " + ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
 
     def _direction(self, source: str, target: str) -> Direction:
         """The direction between two codes. Raises HTTPException 400 if it is not served."""
         direction = self.directions.find(source, target)
         if direction is None:
-            served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
-            raise HTTPException(400, f"{source[:_SHOWN]} to {target[:_SHOWN]} is not served, only {served}")
+            unknown = [each for each in (source, target) if each != AUTO and not self.directions.knows(each)]
+            what = (
+                f"{unknown[0][:_SHOWN]} is not supported"
+                if unknown
+                else (f"{target} is not available as a target language from {source}")
+            )
+            raise HTTPException(400, f"{what}; {self._served()}")
         return direction
 
-    async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-        """The result of `work`. Raises HTTPException if it fails or takes too long, or if the client disconnects."""
+    async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any], seconds: float | None = None) -> Any:
+        """
+        The result of `work`. Raises HTTPException if it fails or takes too long, or if the client disconnects.
+
+        Args:
+            seconds: the time limit; None: that of the service.
+        """
+        seconds = seconds or self.limits.seconds
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await asyncio.wait({task, gone}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if gone.done():
                 raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected")
-            raise Busy(f"not finished within {self.limits.seconds:g} seconds; try again later, or send less")
+            raise Busy(f"not finished within {seconds:g} seconds; try again later, or send less")
         except (Busy, ReaderLost) as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
         except UserError as error:
@@ -418,6 +583,14 @@ class Service:
         finally:
             task.cancel()
             gone.cancel()
+
+
+def _is_local(request: Request) -> bool:
+    """Whether the client is on this machine, as far as trusted proxies say."""
+    try:
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
 
 
 async def _wait_for_disconnect(request: Request) -> None:
@@ -430,7 +603,8 @@ def _detection(language: str, probability: float) -> dict[str, Any]:
 
 
 async def _error_as_json(request: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
+    detail = f"Slowdown: {error.detail}" if error.status_code == 429 else error.detail
+    return JSONResponse({"error": detail}, status_code=error.status_code, headers=error.headers)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:

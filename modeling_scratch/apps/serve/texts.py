@@ -18,7 +18,7 @@ from ..translate.paragraphs import Translated
 from ..translate.placement import PlainTexts
 from .batcher import Batcher
 from .engines import Direction, Engine
-from .readers import Readers, are_foreign, sentences_of, write_documents
+from .readers import Readers, Texts, are_foreign, reading_cost, sentences_of, write_documents
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
@@ -34,46 +34,48 @@ Result = TypeVar("Result")
 class TranslatedText:
     """
     Args:
-        versions: the translations of a text, best first.
+        versions: the translations of a text, or of a file's bytes, best first.
         confidence: the lowest of its sentences'; None: the model has none.
         doubt: the reason to doubt that sentence's translation (see `reasons_to_doubt`); None: there is none.
     """
 
-    versions: list[str]
+    versions: list[str] | list[bytes]
     confidence: float | None = None
     doubt: str | None = None
 
 
 async def translate_texts(
-    texts: Sequence[str],
+    texts: Texts,
     format: str,
     direction: Direction,
     count: int,
     align: bool,
+    most: int,
     batcher: Batcher,
     readers: Readers,
     features: str = "",
     keep: tuple[str, ...] = (),
 ) -> list[TranslatedText]:
     """
-    The translations of each text, best first, with the structure of the text, and the confidence in the best. The n-th
-    best translation of a text consists of the n-th best translation of each sentence.
+    The translations of each text or file, best first, with its structure, and the confidence in the best. The n-th best
+    translation of a text consists of the n-th best translation of each sentence.
 
     Args:
         format: a key of `documents.FORMATS`.
         count: how many translations of each text.
         align: place tags within sentences by word alignments, in the best translation.
+        most: the most characters of text in all of them.
         features: of each sentence; see `with_features`.
         keep: what a translator keeps as it is, besides the patterns that it knows.
 
     Raises:
-        UserError: a text is not in this format or takes too long to read, or a sentence has too many tokens.
+        UserError: a text is not in this format, too long, or takes too long to read, or a sentence has too many tokens.
         Busy: as in `Batcher.translate`.
         ReaderLost: as in `Readers`.
     """
     engine, languages = direction.engine, direction.languages
     kept = direction.kept and replace(direction.kept, literals=keep)
-    plain = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages[0], kept)
+    plain = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages, kept, most)
     tokenize = partial(engine.tokenize, features=[features] * len(plain.texts))
     tokens = await aside_if_long(plain.texts, 1, asyncio.to_thread, tokenize, plain.texts)
     for problem in _too_long(engine, plain.texts, tokens).values():
@@ -122,7 +124,7 @@ async def reasons_to_doubt(
 
 
 async def aside_if_long(
-    texts: Sequence[str], times: int, aside: Callable[..., Awaitable[Result]], work: Callable[..., Result], *arguments
+    texts: Texts, times: int, aside: Callable[..., Awaitable[Result]], work: Callable[..., Result], *arguments
 ) -> Result:
     """
     Call `work` and return its result. If that takes long, it is called through `aside`, so that the event loop can
@@ -132,7 +134,7 @@ async def aside_if_long(
         texts, times: `work` processes these texts, this many times.
         aside: `Readers`, or `asyncio.to_thread` for work that does not hold the interpreter lock for long.
     """
-    is_long = times * sum(len(text) + _EACH for text in texts) > _LONG
+    is_long = times * (reading_cost(texts) + _EACH * len(texts)) > _LONG
     return await aside(work, *arguments) if is_long else work(*arguments)
 
 

@@ -16,6 +16,7 @@ from services import running
 from translators import CORPUS, DOUBTS, calibrate, make_folder, sure_of
 
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER
+from modeling_scratch.apps.serve.clients import Clients
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.web.export import export_one_file, export_page
@@ -142,7 +143,7 @@ def test_a_page_of_two_models_loads_the_second_when_it_is_chosen(serve, visit, t
 def test_the_page_of_a_service_translates_with_a_key_in_both_directions(visit, tmp_path):
     folder = make_folder(tmp_path / "model")
     directions = Directions(load_direction(f"{pair}={folder}", load_torch_engine) for pair in ("en:de", "de:fr"))
-    with running(Service(directions, Limits(), key="secret")) as url:
+    with running(Service(directions, Limits(), Clients(20_000, key="secret"))) as url:
         page = visit(f"{url}/")
         page.fill("#key", "secret")
         found = translated(page, "\n".join(SENTENCES[:20])).split("\n")
