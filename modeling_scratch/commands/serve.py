@@ -50,7 +50,7 @@ def main(
     ] = "127.0.0.1,::1",
     max_characters: Annotated[
         int,
-        typer.Option(min=1, help="the most characters of a text; a list of texts or a file may have ten times more"),
+        typer.Option(min=1, help="the most characters of a text; ten times as many in a list of texts or a file"),
     ] = 20_000,
     max_file_bytes: Annotated[
         int, typer.Option(min=0, max=100_000_000, help="the largest file that is translated; 0: none is")
