@@ -16,6 +16,7 @@ _MOST_FIELDS = 20
 BYTES_PER_CHARACTER = 12  # a character outside the Basic Multilingual Plane, escaped in JSON
 _BYTES_BESIDES = 16_384  # for parameter names and the separators of a form
 _MOST_DISCARDED = 2**26  # bytes that are read and dropped of a request that is too large
+_CHUNK = 2**16  # bytes that are parsed at once, in a few milliseconds
 _MOST_ARRIVING = 2**28  # bytes of memory, across all requests
 
 
@@ -139,7 +140,9 @@ def _from_json(body: bytes) -> dict[str, Any]:
 
 
 async def _stream(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body
+    for start in range(0, len(body), _CHUNK):
+        yield body[start : start + _CHUNK]
+        await asyncio.sleep(0)  # so that other requests do not wait until a large file has been parsed
 
 
 def text_of(parameters: dict[str, Any], name: str) -> str:

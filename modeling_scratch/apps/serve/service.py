@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +32,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ... import __version__
 from ...errors import UserError
 from ...inference.translate import Translator
 from ...languages import base_language, language_name
@@ -56,7 +56,8 @@ _LONGEST_FEATURES = 1_000  # characters, which every sentence gets
 _MOST_KEPT, _LONGEST_KEPT = 100, 200  # strings to keep, each of which is searched in every sentence; characters of one
 _MOST_DETECTED = 3  # languages that /detect returns
 _NO_LANGUAGE = "zxx"  # the detector's code for text that is in none
-TEN = 10  # times the text of a request that a list of texts or a file may have, and times the seconds of a file
+# The text of a list or a file may be this many times as long as one text, and a file may take this many times as long.
+_TIMES = 10
 _MOST_FILES = 8  # that are translated at the same time
 _SECONDS_KEPT = 1_800.0  # that a translated file can be downloaded, as in LibreTranslate
 _LEAST_SECONDS = 5.0  # of processor time that reading a text may always take
@@ -175,7 +176,7 @@ class Service:
         self.pool = pool or Pool([], 0, 1)
         self._next_warning = 0.0
         self.batcher = Batcher(self.pool, limits.waiting, self.metrics.batches.observe)
-        seconds = min(_LEAST_SECONDS + TEN * limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
+        seconds = min(_LEAST_SECONDS + _TIMES * limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
         self.readers = Readers(seconds)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         routes = [
@@ -255,7 +256,7 @@ class Service:
             raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
         keep = self._kept_strings(parameters)
         self.clients.admit(client, len(texts))
-        most = TEN * client.characters
+        most = _TIMES * client.characters
         work = self._translated(texts, format, source, target, count, features, keep, most=most)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each.versions[0] for each in found]
@@ -272,7 +273,7 @@ class Service:
         if not self.limits.file_bytes:
             raise HTTPException(403, "Files translation are disabled on this server.")
         parameters, client = await self._parameters(request, is_file=True)
-        file, seconds = parameters.get("file"), TEN * self.limits.seconds
+        file, seconds = parameters.get("file"), _TIMES * self.limits.seconds
         if not isinstance(file, Upload):
             raise HTTPException(400, "Invalid request: missing file parameter")
         source, target = text_of(parameters, "source"), text_of(parameters, "target")
@@ -291,7 +292,7 @@ class Service:
             )
         self._files_now += 1
         try:
-            most = TEN * client.characters
+            most = _TIMES * client.characters
             work = self._translated([file.content], format, source, target, most=most)
             answer, (found,) = await self._in_time(request, work, seconds)
         finally:
@@ -373,7 +374,7 @@ class Service:
     def _specification(self) -> dict[str, Any]:
         off = {"/suggest": self.suggestions is None, "/translate_file": not self.limits.file_bytes}
         without = {path for path, is_off in off.items() if is_off}
-        return specification(version("modeling-scratch"), _TEXT_FORMATS, _ENDINGS, without)
+        return specification(__version__, _TEXT_FORMATS, _ENDINGS, without)
 
     # -- for operators -------------------------------------------------------------------------------------------------
 
@@ -443,9 +444,9 @@ class Service:
 
     async def _parameters(self, request: Request, is_file: bool = False) -> tuple[dict[str, Any], Client]:
         """The parameters of a request, one of which may be a file, and its sender."""
-        most, seconds = BYTES_PER_CHARACTER * TEN * self.clients.most_characters, self.limits.seconds
+        most, seconds = BYTES_PER_CHARACTER * _TIMES * self.clients.most_characters, self.limits.seconds
         if is_file:
-            most, seconds = self.limits.file_bytes, TEN * seconds
+            most, seconds = self.limits.file_bytes, _TIMES * seconds
         parameters = await read_parameters(request, self.bodies, most, seconds, files=int(is_file))
         return parameters, self.clients.sender(request, parameters)
 
@@ -453,7 +454,7 @@ class Service:
         for count, limit in (
             (len(texts), self.limits.waiting),
             (max(map(len, texts), default=0), client.characters),
-            (sum(map(len, texts)), TEN * client.characters),
+            (sum(map(len, texts)), _TIMES * client.characters),
         ):
             if count > limit:
                 raise HTTPException(400, f"Invalid request: request ({count}) exceeds text limit ({limit})")
@@ -529,8 +530,7 @@ class Service:
                     foreign.append(language)
             found.append((likely, row.get(likely, 0.0)))
         if foreign and len(foreign) == len(texts):
-            what = f"the text is in {language_name(foreign[0])}"
-            raise HTTPException(400, f"{foreign[0]} is not supported: {what}; {self._served()}")
+            self._direction(foreign[0], target, f"; the text is in {language_name(foreign[0])}")
         return found
 
     async def _probabilities(self, texts: Texts, format: str) -> list[dict[str, float]]:
@@ -544,20 +544,16 @@ class Service:
         rows = await self.readers(language_probabilities, texts, format)
         return [{code: row[base] for base in row for code in codes.get(base, [base])} for row in rows]
 
-    def _served(self) -> str:
-        return "served: " + ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
-
-    def _direction(self, source: str, target: str) -> Direction:
-        """The direction between two codes. Raises HTTPException 400 if it is not served."""
+    def _direction(self, source: str, target: str, reason: str = "") -> Direction:
+        """The direction between two codes. Raises HTTPException 400, with the reason, if it is not served."""
         direction = self.directions.find(source, target)
         if direction is None:
-            unknown = [each for each in (source, target) if each != AUTO and not self.directions.knows(each)]
-            what = (
-                f"{unknown[0][:_SHOWN]} is not supported"
-                if unknown
-                else (f"{target} is not available as a target language from {source}")
-            )
-            raise HTTPException(400, f"{what}; {self._served()}")
+            what = f"{target[:_SHOWN]} is not available as a target language from {source[:_SHOWN]}"
+            for code in (source, target):
+                if code != AUTO and not self.directions.knows(code):
+                    what = f"{code[:_SHOWN]} is not supported"
+            served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
+            raise HTTPException(400, f"{what}{reason}; served: {served}")
         return direction
 
     async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any], seconds: float | None = None) -> Any:

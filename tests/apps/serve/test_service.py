@@ -148,7 +148,7 @@ def test_with_auto_a_text_in_no_served_language_is_refused_and_an_unclear_one_tr
         status, answer = post(f"{url}/translate", {"q": chinese} | auto)
         assert (status, answer["error"]) == (
             400,
-            "zh is not supported: the text is in Chinese; served: en to de",
+            "zh is not supported; the text is in Chinese; served: en to de",
         )
         assert post(f"{url}/translate", {"q": [chinese, chinese]} | auto)[0] == 400
         assert post(f"{url}/translate", {"q": [chinese, SENTENCES[0]]} | auto)[0] == 200

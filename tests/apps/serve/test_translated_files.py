@@ -72,7 +72,7 @@ def test_the_language_of_a_file_is_detected_in_its_text(url):
     assert translated(url, german, "a.html", source="auto") == german
     assert sent(url, german, "a.html", source="auto")[1]["detectedLanguage"]["language"] == "de"
     status, answer = sent(url, "我们明天去北京。".encode() * 20, source="auto")
-    assert (status, answer["error"].split(":")[0]) == (400, "zh is not supported")
+    assert (status, answer["error"].split(":")[0]) == (400, "zh is not supported; the text is in Chinese; served")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ async def test_a_file_that_takes_too_much_memory_is_refused():
 
 def test_slow_uploads_end_and_their_memory_is_limited(monkeypatch):
     monkeypatch.setattr(parameters, "_MOST_ARRIVING", 50_000)
-    monkeypatch.setattr(service, "TEN", 1)
+    monkeypatch.setattr(service, "_TIMES", 1)
     head = (
         f"POST /translate_file HTTP/1.1\r\nHost: x\r\nContent-Type: {PARTS}\r\nContent-Length: 90000\r\n\r\n".encode()
     )
