@@ -1,8 +1,10 @@
 """Files through /translate_file: every format, downloads, limits, and hostile files and clients."""
 
 import asyncio
+import io
 import json
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -58,6 +60,29 @@ def translated(url: str, content: bytes, name: str = "a.txt", **fields: str) -> 
 )
 def test_a_file_is_translated_in_the_format_of_its_name(name, content, expected, url):
     assert translated(url, content, name) == expected
+
+
+@pytest.fixture(scope="module")
+def word_document():
+    """The bytes of a document with two paragraphs."""
+    document, file = pytest.importorskip("docx").Document(), io.BytesIO()
+    document.add_paragraph("A cat.")
+    document.add_paragraph("A dog.")
+    document.save(file)
+    return file.getvalue()
+
+
+has_docx = pytest.mark.skipif("docx" not in FORMATS, reason="no reader of DOCX")
+
+
+@has_docx
+def test_a_binary_file_is_translated(word_document, url):
+    import docx
+
+    found = docx.Document(io.BytesIO(translated(url, word_document, "a.docx")))
+    assert [each.text for each in found.paragraphs] == ["A CAT.", "A DOG."]
+    status, answer = post(f"{url}/translate", {"q": "A cat.", "format": "docx"} | EN_DE)
+    assert (status, "docx format is not supported" in answer["error"]) == (400, True)
 
 
 def test_the_settings_name_every_ending(url):
@@ -215,6 +240,17 @@ def test_a_file_that_takes_too_long_is_refused_and_delays_no_texts(monkeypatch):
         assert not slow.done()
         status, answer = slow.result()
         assert (status, "seconds to read" in answer["error"]) == (400, True), answer
+
+
+@has_docx
+def test_a_file_that_is_small_only_because_it_is_compressed_is_refused(word_document, url):
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(word_document)) as whole, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in whole.namelist():
+            file.writestr(name, whole.read(name).replace(b"A cat.", b"A cat. " * 5_000_000))
+    status, answer = sent(url, bomb.getvalue(), "a.docx")
+    assert (status, len(answer["error"].splitlines())) == (400, 1), answer
+    assert translated(url, b"A cat.") == b"A CAT."
 
 
 @in_event_loop
