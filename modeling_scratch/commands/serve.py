@@ -1,5 +1,6 @@
 """`scratch serve`: run an HTTP service with LibreTranslate's API and a web page."""
 
+import ipaddress
 import logging
 import socket
 from functools import partial
@@ -86,6 +87,9 @@ def main(
                 raise UserError(f"{option}: it is empty")
             if value and value != value.encode(errors="replace").decode():
                 raise UserError(f"{option}: it must be UTF-8 text, since requests cannot send anything else")
+        for proxy in forwarded_allow_ips.split(",") if forwarded_allow_ips != "*" else ():
+            with as_user_error("--forwarded-allow-ips: "):
+                ipaddress.ip_network(proxy.strip())
         if dtype is not None and engine != "torch":
             raise UserError(f"--dtype {dtype}: --engine {engine} has its own; leave it out")
         if not 0 < timeout <= _LONGEST_TIMEOUT:

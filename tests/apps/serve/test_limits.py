@@ -115,9 +115,11 @@ def test_a_wrong_file_of_keys_is_an_error(text, words, tmp_path):
     [
         ({"api_key": "secret \udcff"}, "--api-key: it must be UTF-8"),
         ({"metrics_key": ""}, "--metrics-key: it is empty"),
+        ({"forwarded_allow_ips": "127.0.0.1, nginx"}, "--forwarded-allow-ips: 'nginx' does not appear"),
+        ({"forwarded_allow_ips": "172.16.0.1/12"}, "--forwarded-allow-ips: 172.16.0.1/12 has host bits set"),
     ],
 )
-def test_keys_that_no_request_can_send_are_refused(options, words, capsys):
+def test_keys_that_no_request_can_send_and_proxies_without_address_are_refused(options, words, capsys):
     with pytest.raises(SystemExit):
         serve.main(["no-model"], port=0, **options)
     assert words in capsys.readouterr().err
