@@ -45,10 +45,10 @@ _ENDPOINTS: list[tuple[str, str, str, dict[str, tuple[dict, str]], int, dict[str
     (
         "post",
         "/translate_file",
-        "Translate a file: {files}",
+        "Translate a file ({files})",
         {"file": (_FILE, "the file"), "source": _SOURCE, "target": _TARGET, "api_key": _KEY},
         3,
-        {"translatedFileUrl": _TEXT},
+        {"translatedFileUrl": _TEXT, "detectedLanguage": {"type": "object", "properties": _DETECTION}},
     ),
     (
         "post",
@@ -134,7 +134,7 @@ def _described(what: str, schema: dict[str, Any]) -> dict[str, Any]:
 _STYLE = (
     ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 "
     "1rem}table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem "
-    "0;border-bottom:1px solid #8884}pre{overflow-x:auto;padding:.6rem;border:1px solid #8888;border-radius:.3rem}"
+    "0;border-bottom:1px solid #8884}pre{white-space:pre-wrap;padding:.6rem;border:1px solid #8888;border-radius:.3rem}"
 )
 
 
