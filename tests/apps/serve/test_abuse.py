@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from services import connected, get, post, raw_request
+from services import PARTS, connected, get, multipart, post, raw_request
 from translators import CORPUS, load, make_folder
 
 pytestmark = pytest.mark.slow
@@ -65,6 +65,13 @@ class Clients:
         page, right = ("".join(f"<p>{made(each).strip()}</p>" for each in some) for made in (str, self.expected.get))
         return post(self.url, {"q": page, "format": "html"} | EN_DE) == (200, {"translatedText": right})
 
+    def file(self):
+        some = self.random.sample(SENTENCES, 3)
+        text, right = ("\n".join(map(each, some)) for each in (str, self.expected.get))
+        url = self.url.replace("/translate", "/translate_file")
+        status, answer = post(url, multipart(EN_DE, text.encode()), kind=PARTS)
+        return status == 200 and get(answer["translatedFileUrl"]) == right
+
     def malformed(self):
         return post(self.url, self.random.choice(WRONG))[0] == 400
 
@@ -89,7 +96,7 @@ def test_a_service_withstands_ten_thousand_requests(folder, service):
     url, process = service
     expected = dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
     clients = Clients(url, expected)
-    kinds = {"good": 74, "document": 1, "malformed": 10, "too_long": 10, "aborted": 5}
+    kinds = {"good": 73, "document": 1, "file": 1, "malformed": 10, "too_long": 10, "aborted": 5}
     drawn = clients.random.choices(list(kinds), kinds.values(), k=REQUESTS)
     drawn[::200] = ["slow"] * len(drawn[::200])
     answers = []
