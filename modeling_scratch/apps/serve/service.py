@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
@@ -38,6 +37,7 @@ from ...inference.translate import Translator
 from ...languages import base_language, language_name
 from ..documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..translate.workers import Pool
+from ..web.export import page_file
 from .batcher import Batcher, Busy
 from .clients import Client, Clients
 from .engines import Direction, Directions
@@ -73,7 +73,6 @@ _PAGE = {
     "index.html": "text/html",
     "page.css": "text/css",
     "page.js": "text/javascript",
-    "service.js": "text/javascript",
 }
 _NO_CACHE = {"Cache-Control": "no-cache"}
 # A translated file is never shown as a page of the service, whose scripts could read the keys of users.
@@ -171,7 +170,7 @@ class Service:
         self.directions, self.limits, self.clients = directions, limits, clients or Clients(limits.characters)
         self.suggestions, self.metrics_key = suggestions, metrics_key
         self.bodies, self.downloads, self._files_now = Bodies(), Downloads(_SECONDS_KEPT), 0
-        self.page = {name: (files("modeling_scratch.apps.web") / "page" / name).read_bytes() for name in _PAGE}
+        self.page = {name: page_file(name) for name in _PAGE}
         self.metrics = Metrics()
         self.pool = pool or Pool([], 0, 1)
         self._next_warning = 0.0

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from importlib.resources import files
@@ -32,6 +33,8 @@ from .tokenizers import EXPORTED_FILES, write_tokenizers
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR = "worker.js", "search.js", "confidence.js", "translator.js"
+# The modules of the page's own script, each before those that import from it.
+_SCRIPTS = ("text.js", "wordings.js", "strings.js", "models.js", "service.js", SCRIPT)
 LANGUAGES = "languages.json"
 LICENSES = f"{FOLDER}/LICENSES"
 # Settings of `generate()` that no export supports, in addition to `NEEDS_GENERATE`.
@@ -98,11 +101,18 @@ def _write_shared(page: Path, runtime: list[Path]) -> dict[str, Any]:
         shutil.copyfile(path, page / FOLDER / path.name)
     (page / LICENSES).write_text(licenses(), encoding="utf-8")
     for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR):
-        (page / file).write_bytes((files(__package__) / "page" / file).read_bytes())
+        (page / file).write_text(page_file(file), encoding="utf-8")
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _CONFIDENCE, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
     shared = {"worker": _WORKER, "modules": modules, "wasm": wasm, "licenses": LICENSES}
     return shared | _described_files(page, {file: file for file in (*modules, wasm, LICENSES, _WORKER)})
+
+
+def page_file(name: str) -> str:
+    """A file of the page. Its script is one file with all modules, since a page opened from disk cannot import any."""
+    folder, names = files(__package__) / "page", _SCRIPTS if name == SCRIPT else (name,)
+    text = "\n".join((folder / each).read_text(encoding="utf-8") for each in names)
+    return re.sub(r"^import .*\n|^export ", "", text, flags=re.MULTILINE) if name == SCRIPT else text
 
 
 def _described_files(page: Path, paths: dict[str, str]) -> dict[str, Any]:
@@ -217,6 +227,7 @@ def describe_origin(
         "title": title_of_model(name, languages if is_translator else [], task),
         "languages": languages,
         "sides": [language_name(tag) for tag in languages] if is_translator and languages else ["Input", "Output"],
+        "isTranslator": is_translator,
         "hasSentences": is_translator or bool(languages),
         "examples": examples,
         "facts": facts,

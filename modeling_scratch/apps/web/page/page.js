@@ -1,10 +1,22 @@
-// The page: sends text to the worker in parts, and shows the outputs as words that can be pointed at.
+// The page: sends text to the model in parts, and shows the outputs as words that can be pointed at and reworded.
+
+import { Models, isOneFile, read } from "./models.js";
+import { Service } from "./service.js";
+import { STRINGS, speaker } from "./strings.js";
+import { base, cut, placed, replaced } from "./text.js";
+import { linked, wordings } from "./wordings.js";
 
 const get = (id) => document.getElementById(id);
-const [source, target, marks, status, loading] = ["source", "target", "marks", "status", "loading"].map(get);
+const [source, target, marks, line, popover] = ["source", "target", "marks", "line", "wordings"].map(get);
 const WAIT = 120; // milliseconds after the last key press before the model runs
 const CALM = 1000; // milliseconds after the last key press before a warning: an unfinished sentence is often doubtful
-const LOWEST = 0.04; // words with smaller weights are not marked
+const PATIENCE = 400; // milliseconds before progress is shown
+const LONG = 3000; // milliseconds after which the end of a translation is announced
+const PAUSE = 5000; // milliseconds before a server that did not answer is asked again
+const LOWEST = 0.15; // of the largest weight: words with smaller ones are not marked
+const BEAMS = 5; // hypotheses of the better search, if the model's own is greedy
+const LONGEST_LINK = 8000; // characters, which browsers and servers of chats take
+const LONGEST_FILE = 1_000_000; // bytes
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -12,257 +24,430 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-// Shows a status, which screen readers also read aloud.
-function say(text, isFailure = false) {
-  status.textContent = text;
-  status.classList.toggle("failure", isFailure);
-}
-
-// -- files: next to the page or, in a single-file page, compressed inside it -----------------------------------------
-
-const embedded = get("files") && JSON.parse(get("files").textContent);
-
-async function unpacked(base64) {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-async function fetched(name, progress) {
-  const response = await fetch(name, { cache: "no-cache" }); // another export has files with the same names
-  if (!response.ok) throw new Error(`the server answered ${response.status}`);
-  const parts = [];
-  for (const reader = response.body.getReader(); ; ) {
-    const { done, value } = await reader.read();
-    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
-    parts.push(value);
-    progress(value.length);
-  }
-}
-
-async function read(name, progress = () => {}) {
-  try {
-    return await (embedded ? unpacked(embedded[name]) : fetched(name, progress));
-  } catch (error) {
-    throw new Error(`${name} cannot be loaded (${error.message}). Reload the page, or export it again.`);
-  }
-}
-
-// Reads files, { name: path }. Returns their contents by name.
-async function readAll(paths, progress) {
-  const entries = Object.entries(paths).map(async ([name, path]) => [name, await read(path, progress)]);
-  return Object.fromEntries(await Promise.all(entries));
-}
-
-// -- text ------------------------------------------------------------------------------------------------------------
-
-const TRANSLATABLE = /[\p{L}\p{N}]/u; // as `is_translatable` in languages.py
-const NUMBER = /^\d+(\.\d+)*\.\s+$/; // of a heading or a list item
-const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
-
-// The language without region, de for de-AT: browsers know its code even if they reject the tag.
-const base = (tag) => tag?.split("-")[0].toLowerCase();
-
-// Cuts a text into sentences, or into lines for a model without languages, and the parts between them: [text, is a
-// sentence]. Only sentences go to the model.
-function cut(text, { languages, hasSentences, takesAnyText, keptWords }) {
-  const found = [];
-  const add = (part, isSentence) => part && found.push([part, isSentence]);
-  const segmenter = new Intl.Segmenter(base(languages[0]), { granularity: "sentence" });
-  const whole = (line) => [{ segment: line, index: 0 }];
-  // Nothing within a kept word ends a sentence; see kept_words.py.
-  const masked = (part) => part.replace(/[^\p{L}\p{N}_{}<>[\]\x60]/gu, (each) => "x".repeat(each.length));
-  const uncut = (line) => (keptWords ? line.replace(new RegExp(keptWords, "gu"), masked) : line);
-  for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment: shown, index } of hasSentences ? segmenter.segment(uncut(line[0])) : whole(line[0])) {
-      const segment = line[0].slice(index, index + shown.length);
-      const before = segment.length - segment.trimStart().length;
-      const sentence = segment.trim();
-      add(segment.slice(0, before), false);
-      const isNumber = index === 0 && segment.length < line[0].length && NUMBER.test(segment);
-      add(sentence, (TRANSLATABLE.test(sentence) && !isNumber) || (takesAnyText && !hasSentences));
-      add(segment.slice(before + sentence.length), false);
+// What this tab keeps over a reload; nothing if the browser forbids it.
+const kept = {
+  get(name) {
+    try {
+      return sessionStorage.getItem(name);
+    } catch {
+      return null;
     }
-  }
-  return found;
+  },
+  set(name, value) {
+    try {
+      sessionStorage.setItem(name, value);
+    } catch {}
+  },
+};
+
+// The first of the reader's languages that the page speaks: those of its models, and English.
+function languageFor(tags) {
+  const known = ["en", ...tags.map(base)].filter((language) => language in STRINGS);
+  return navigator.languages.map(base).find((language) => known.includes(language)) ?? "en";
 }
 
-// The parts with offsets, { text, start, isSentence }, and with spaces between sentences if the target language has any.
-function placed(parts, target) {
-  const isSpaceless = WITHOUT_SPACES.has(base(target));
-  const found = [];
-  let start = 0;
-  parts.forEach(([text, isSentence], index) => {
-    const [followed, follows] = [found.at(-1)?.isSentence, parts[index + 1]?.[1]];
-    if (isSentence && followed && !isSpaceless) found.push({ text: " ", start, isSentence: false });
-    const isDropped = isSpaceless && text === " " && followed && follows;
-    found.push({ text: isDropped ? "" : text, start, isSentence });
-    start += text.length;
-  });
-  return found;
+function localize(language, say) {
+  document.documentElement.lang = language;
+  for (const each of document.querySelectorAll("[data-say]")) each.textContent = say(each.dataset.say);
+  for (const each of document.querySelectorAll("[data-label]")) each.ariaLabel = say(each.dataset.label);
 }
 
-// Why the outputs for some sentences are doubtful, for people; `doubts` are those of confidence.js.
-function warning(doubts, { languages, hasSentences }) {
-  const isOne = doubts.length === 1;
-  const [verb, seem] = isOne ? ["is", "does not seem"] : ["are", "do not seem"];
-  const input = `${isOne ? "its" : "their"} ${hasSentences ? "sentence" : "input"}${isOne ? "" : "s"}`;
-  const reasons = {
-    language: `${seem} to be in ${new Intl.DisplayNames("en", { type: "language" }).of(base(languages[0]) ?? "und")}`,
-    length: `${verb} longer than any that this model has learnt from`,
-    unlike: `${verb} unlike what this model has learnt`,
-  };
-  const found = [...new Set(doubts)].map((doubt) => reasons[doubt]);
-  return `The underlined output${isOne ? "" : "s"} may be wrong: ${input} ${found.join(", or ")}.`;
-}
+const upper = (text, language) => text.slice(0, 1).toLocaleUpperCase(language) + text.slice(1);
 
-const shortened = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
-
-// Highlights words behind the source's text field, in proportion to their weights.
-function mark(start = 0, from = []) {
-  const text = source.value;
-  const pieces = [];
-  const strongest = Math.max(...from.map(({ weight }) => weight));
-  let end = 0;
-  for (const each of from.filter(({ weight }) => weight >= LOWEST)) {
-    const word = element("mark", {}, text.slice(start + each.start, start + each.end));
-    word.style.setProperty("--weight", (0.75 * each.weight) / strongest);
-    pieces.push(text.slice(end, start + each.start), word);
-    end = start + each.end;
-  }
-  marks.replaceChildren(...pieces, `${text.slice(end)}\n`);
-}
-
+// Copies without selecting anything, so that nothing scrolls.
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text); // fails in pages served over http by other devices
     return true;
   } catch {
-    getSelection().selectAllChildren(target);
-    return document.execCommand("copy");
+    let isCopied = false;
+    const write = (event) => {
+      event.preventDefault();
+      event.clipboardData.setData("text/plain", text);
+      isCopied = true;
+    };
+    document.addEventListener("copy", write, { once: true });
+    document.execCommand("copy");
+    document.removeEventListener("copy", write);
+    return isCopied;
   }
 }
 
-// -- the page ----------------------------------------------------------------------------------------------------------
+// Shows a note: a beginning in bold, more text, and what the reader can do; or nothing.
+function note(box, { lead = "", text = "", kind = "", actions = [] } = {}) {
+  const shown = `${kind} ${lead} ${text}`;
+  box.hidden = !(lead || text);
+  if (box.hidden) box.replaceChildren();
+  else if (box.dataset.shown !== shown) box.replaceChildren(element("p", {}, element("b", {}, lead), ` ${text}`), ...actions);
+  box.dataset.shown = shown;
+  box.className = `note ${kind}`;
+}
+
+function button(label, onclick) {
+  return element("button", { type: "button", className: "framed", onclick }, label);
+}
 
 class Page {
-  constructor(worker, models) {
-    Object.assign(this, { worker, number: 0, known: new Map(), parts: [], missing: [], text: "", typed: -CALM });
-    worker.onmessage = ({ data }) => this.receive(data);
-    models.forEach((model, index) => get("direction").append(element("option", { value: index }, model.title)));
-    get("directions").hidden = models.length < 2;
-    this.listen(models);
-    this.use(models[0]);
+  constructor(translator, models) {
+    const found = languageFor(models.flatMap(({ languages }) => languages));
+    Object.assign(this, { translator, models, language: found, number: 0, known: new Map(), chosen: new Map() });
+    Object.assign(this, { text: "", parts: [], sentences: [], missing: [], typed: -CALM, cleared: null });
+    this.failure = translator.isKeyNeeded && !translator.key ? { problem: "key" } : null;
+    translator.onmessage = ({ data }) => this.receive(data);
+    translator.onprogress = (share) => this.showLoading(share);
+    const codes = kept.get("codes");
+    this.restore();
+    this.listen();
+    this.use(models.find((model) => model.codes.join() === (this.asked ?? codes)) ?? models[0]);
+    if (matchMedia("(pointer: fine)").matches) source.focus({ preventScroll: true });
   }
 
+  // Takes the text from the address, #text=..., or else that of before a reload.
+  restore() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    source.value = given.get("text") ?? kept.get("text") ?? "";
+    this.asked = given.has("source") ? `${given.get("source")},${given.get("target")}` : null;
+    if (given.has("text")) history.replaceState(null, "", location.pathname + location.search);
+  }
+
+  // -- the direction -------------------------------------------------------------------------------------------------
+
   async use(model) {
-    Object.assign(this, { model, isReady: false });
-    this.known.clear();
+    this.model = model;
+    this.isReady = false;
+    this.number += 1; // whatever is being translated belongs to another model
+    kept.set("codes", model.codes.join());
+    const beams = Number(kept.get("beams"));
+    this.better = model.search.numBeams > 1 ? model.search.numBeams : BEAMS;
+    this.beams = beams === 1 ? 1 : beams ? this.better : model.search.numBeams;
+    this.forget();
     this.describe();
     this.fit();
     try {
-      await this.worker.load?.(model);
+      await this.translator.load?.(model);
     } catch (error) {
-      if (model === this.model) say(error.message, true);
+      if (model === this.model) this.showBroken(error);
       return;
     }
     if (model !== this.model) return;
     this.isReady = true;
-    this.translate();
+    line.hidden = true;
+    get("licenses").textContent = this.translator.licenses ?? "";
+    this.translate(); // also text that was typed while the model was loaded
+  }
+
+  forget() {
+    this.known.clear();
+    this.chosen.clear();
+  }
+
+  reverse() {
+    const [from, to] = this.model.codes;
+    return this.find(to, from);
+  }
+
+  find(from, to) {
+    return this.models.find(({ codes }) => codes[0] === from && codes[1] === to);
+  }
+
+  // The name of a side of a model, 0 or 1, in the page's language.
+  nameOf({ codes, languages, sides, isTranslator }, side) {
+    if (!isTranslator && this.models.length === 1) return sides[side];
+    try {
+      const names = new Intl.DisplayNames(this.language, { type: "language", fallback: "none", languageDisplay: "standard" });
+      return names.of(languages[side]) ?? sides[side];
+    } catch {
+      return isTranslator ? sides[side] : codes[side];
+    }
   }
 
   describe() {
-    const { model } = this;
-    document.title = get("title").textContent = model.title;
-    [get("source-side").textContent, get("target-side").textContent] = model.sides;
-    source.placeholder = `Type or paste text${model.hasSentences ? "" : ", one input per line"}`;
+    const { model, translator } = this;
+    this.say = speaker(model.isTranslator ? this.language : "en", model.isTranslator);
+    localize(model.isTranslator ? this.language : "en", this.say);
+    const names = [0, 1].map((side) => upper(this.nameOf(model, side), this.language));
+    document.title = model.isTranslator ? names.join(" → ") : model.title;
+    get("title").textContent = model.isTranslator ? this.say("title") : model.title;
+    this.describeDirections(names);
+    source.placeholder = this.say(model.hasSentences ? "placeholder" : "placeholderLines");
     [source.lang, target.lang] = model.languages.length ? model.languages : ["", ""];
+    [get("field").dataset.language, get("result").dataset.language] = names; // printed
     marks.lang = source.lang;
-    for (const list of ["beams", "examples", "facts"]) get(list).replaceChildren();
-    const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
-    for (const number of beams) {
-      const name = number === 1 ? "greedy, fastest" : `beam of ${number}`;
-      get("beams").append(element("option", { value: number, selected: number === model.search.numBeams }, name));
-    }
-    for (const text of model.examples) {
-      const button = element("button", { type: "button", lang: source.lang, dir: "auto" }, text);
-      button.onclick = () => this.set(text);
-      get("examples").append(button);
-    }
-    for (const [name, value] of model.facts) get("facts").append(element("dt", {}, name), element("dd", {}, value));
-    get("about").hidden = !model.facts.length;
-    get("hint").hidden = model.isAligned === false;
+    this.describePlace();
+    const chips = model.examples.map((text) => {
+      return element("button", { type: "button", lang: source.lang, dir: "auto", onclick: () => this.set(text) }, text);
+    });
+    get("examples").replaceChildren(...chips);
+    const facts = Object.fromEntries(model.facts);
+    get("facts").replaceChildren(...model.facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+    get("summary").textContent = [facts["Trained on"] && this.say("trainedOn", { data: facts["Trained on"] }), facts.License]
+      .filter(Boolean)
+      .map((fact) => `${fact} · `)
+      .join("");
+    get("summary").lang = document.documentElement.lang;
+    get("licensed").hidden = Boolean(translator.isRemote);
+    for (const id of ["share-page", "share-link"]) get(id).hidden = location.protocol === "file:";
+    get("paste").hidden = !navigator.clipboard?.readText;
+    this.describeQuality();
   }
 
-  listen(models) {
+  // Where the model runs, and so what happens to the text.
+  describePlace() {
+    const isLost = this.failure?.problem === "noAnswer";
+    get("badge").classList.toggle("lost", isLost);
+    const { isRemote } = this.translator;
+    get("place").textContent = this.say(isLost ? "lost" : isRemote ? "onServer" : "onDevice");
+    const isOffline = isOneFile || navigator.serviceWorker?.controller;
+    const promises = [isOffline && this.say("worksOffline"), this.say("nothingSent")].filter(Boolean);
+    get("promise").textContent = ` · ${isRemote ? this.say("isSent", { host: location.host }) : promises.join(" · ")}`;
+  }
+
+  describeDirections(names) {
+    const { model, models } = this;
+    const options = [
+      new Map(models.map((each) => [each.codes[0], this.nameOf(each, 0)])),
+      new Map(models.filter(({ codes }) => codes[0] === model.codes[0]).map((each) => [each.codes[1], this.nameOf(each, 1)])),
+    ];
+    ["from", "to"].forEach((id, side) => {
+      const made = Array.from(options[side], ([value, name]) => {
+        return element("option", { value, selected: value === model.codes[side] }, upper(name, this.language));
+      });
+      get(id).replaceChildren(...made);
+      get(id).hidden = made.length < 2;
+    });
+    ["source-name", "target-name"].forEach((id, side) => {
+      get(id).textContent = names[side];
+      get(id).hidden = options[side].size > 1;
+    });
+    get("swap").hidden = !this.reverse();
+  }
+
+  describeQuality() {
+    get("faster").ariaPressed = String(this.beams === 1);
+    get("better").ariaPressed = String(this.beams > 1);
+  }
+
+  // -- what the reader does ------------------------------------------------------------------------------------------
+
+  listen() {
     let timer;
-    get("direction").onchange = ({ target: { value } }) => this.use(models[value]);
-    get("key").onchange = () => this.translate();
     source.addEventListener("input", () => {
-      get("time").textContent = "";
+      this.cleared = null;
       this.typed = performance.now();
+      target.ariaBusy = "true";
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
     });
-    get("clear").onclick = () => this.set("");
-    get("copy").onclick = async () => {
-      const best = ({ text }) => this.known.get(text)?.[0];
-      const isLeft = (part) => part.isSentence && (!best(part) || best(part).problem);
-      const text = this.parts.map((part) => (part.isSentence && !isLeft(part) ? best(part).text : part.text));
-      const left = this.parts.filter(isLeft).length;
-      const copied = left ? `Copied; ${left} ${left === 1 ? "part has" : "parts have"} no output yet.` : "Copied.";
-      say((await copy(text.join(""))) ? copied : "The browser does not allow copying: select the text and copy it.");
-    };
-    get("beams").onchange = () => {
-      this.known.clear();
+    const on = (id, act) => get(id).addEventListener("click", act);
+    on("paste", () => this.paste());
+    on("open", () => get("file").click());
+    on("clear", () => this.clear());
+    on("copy", () => this.offer("copy", "copied", this.output()));
+    on("download", () => this.download());
+    on("share-link", () => this.shareLink());
+    on("share-page", () => this.share("share-page", { title: document.title, url: location.href.split("#")[0] }));
+    on("stop", () => (this.isStopped ? this.translate() : this.stop()));
+    on("swap", () => this.swap());
+    on("faster", () => this.search(1));
+    on("better", () => this.search(this.better));
+    on("open-about", () => get("about").showModal());
+    on("close-about", () => get("about").close());
+    get("about").addEventListener("click", ({ target: hit }) => hit === get("about") && get("about").close());
+    get("from").addEventListener("change", ({ target: { value } }) => {
+      this.use(this.find(value, this.model.codes[1]) ?? this.models.find(({ codes }) => codes[0] === value));
+    });
+    get("to").addEventListener("change", ({ target: { value } }) => this.use(this.find(this.model.codes[0], value)));
+    get("key-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.translator.key = get("key").value;
+      kept.set("key", this.translator.key);
+      this.failure = null;
       this.translate();
-    };
-    get("several").onchange = () => this.showAlternatives();
-    target.addEventListener("pointerover", ({ target: word }) => word.explain?.());
-    target.addEventListener("pointerleave", () => this.choose(null));
-    target.addEventListener("click", ({ target: word }) => word.explain && this.choose(word));
-    target.addEventListener("blur", () => this.choose(null));
+    });
+    this.listenForWords();
+    this.listenForFiles();
+    window.addEventListener("online", () => this.failure && this.translate());
+    window.addEventListener("hashchange", () => {
+      this.restore();
+      const model = this.models.find(({ codes }) => codes.join() === this.asked);
+      if (model && model !== this.model) this.use(model);
+      else this.set(source.value);
+    });
+  }
+
+  listenForWords() {
+    const wordAt = (node) => node.closest?.("#target .word");
+    target.addEventListener("pointerover", ({ target: node }) => wordAt(node) && this.mark(wordAt(node)));
+    target.addEventListener("pointerleave", () => this.mark(target.querySelector(".chosen")));
+    target.addEventListener("click", ({ target: node }) => {
+      if (wordAt(node) && getSelection().isCollapsed) this.explain(wordAt(node));
+    });
+    target.addEventListener("blur", () => popover.matches(":popover-open") || this.choose(null));
     target.addEventListener("keydown", (event) => this.move(event));
+    popover.addEventListener("keydown", (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      const buttons = [...popover.querySelectorAll("button")];
+      if (!step || !buttons.length) return;
+      event.preventDefault();
+      buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length].focus();
+    });
+    popover.addEventListener("toggle", ({ newState }) => {
+      if (newState === "closed" && document.activeElement !== target) this.choose(null);
+    });
+  }
+
+  listenForFiles() {
+    const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+    const show = (isDropping) => {
+      get("card").classList.toggle("dropping", isDropping);
+      get("card").dataset.drop = this.say("drop");
+    };
+    window.addEventListener("dragover", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      show(true);
+    });
+    window.addEventListener("dragleave", (event) => event.relatedTarget || show(false));
+    window.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      show(false);
+      this.openFile(event.dataTransfer.files[0]);
+    });
+    get("file").addEventListener("change", ({ target: input }) => {
+      if (input.files[0]) this.openFile(input.files[0]);
+      input.value = "";
+    });
   }
 
   set(text) {
     source.value = text;
     this.fit();
     this.translate();
-    source.focus();
+    source.focus({ preventScroll: true });
   }
 
-  fit() {
-    mark();
-    get("clear").hidden = !source.value;
-    get("examples").hidden = Boolean(source.value.trim());
+  clear() {
+    const text = this.cleared ?? "";
+    this.cleared = this.cleared === null ? source.value : null;
+    this.set(text);
   }
 
-  // Arrow keys move through the words of the output.
-  move(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // shortcuts of the browser
-    const right = getComputedStyle(target).direction === "rtl" ? -1 : 1;
-    const step = { ArrowRight: right, ArrowDown: 1, ArrowLeft: -right, ArrowUp: -1 }[event.key];
-    if (event.key === "Escape") this.choose(null);
-    const words = [...target.querySelectorAll(".word")];
-    if (!step || !words.length) return;
-    event.preventDefault();
-    const now = words.findIndex((word) => word.classList.contains("chosen"));
-    this.choose(words[(now + step + (now < 0 && step < 0 ? 1 : 0) + words.length) % words.length]);
-  }
-
-  choose(word) {
-    const before = target.querySelector(".chosen");
-    before?.classList.remove("chosen");
-    if (word) {
-      word.classList.add("chosen");
-      word.explain();
-      say([word.dataset.from, word.parentElement.title].filter(Boolean).join(". "));
-    } else {
-      mark();
-      if (before) this.report();
+  async paste() {
+    try {
+      const text = await navigator.clipboard.readText();
+      source.focus({ preventScroll: true });
+      document.execCommand("insertText", false, text); // unlike setRangeText, it can be undone with the keyboard
+    } catch {
+      note(get("file-note"), { lead: this.say("noPaste"), actions: [this.closing("file-note")] });
     }
+  }
+
+  swap() {
+    const [text, output] = [source.value, this.output().trim() ? this.output() : source.value];
+    const back = this.swapped?.output === text ? this.swapped.text : output;
+    this.swapped = { text, output: back };
+    source.value = back;
+    this.use(this.reverse());
+  }
+
+  search(beams) {
+    this.beams = beams;
+    kept.set("beams", beams);
+    this.forget();
+    this.describeQuality();
+    this.translate();
+  }
+
+  // What the reader sees as the output.
+  output() {
+    return this.parts.map(({ node }) => node.textContent).join("");
+  }
+
+  // Copies a text, and says so on the button for a moment.
+  async offer(id, done, text) {
+    if (!(await copy(text))) {
+      note(get("file-note"), { lead: this.say("noCopy"), actions: [this.closing("file-note")] });
+      return;
+    }
+    get(id).textContent = get("spoken").textContent = this.say(done);
+    setTimeout(() => {
+      get(id).textContent = this.say(get(id).dataset.say);
+      get("spoken").textContent = "";
+    }, 2000);
+  }
+
+  download() {
+    const url = URL.createObjectURL(new Blob([this.output()], { type: "text/plain" }));
+    const ending = this.model.languages.length ? `.${this.model.codes[1]}` : "";
+    element("a", { href: url, download: `${this.say("fileName")}${ending}.txt` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  }
+
+  shareLink() {
+    const [from, to] = this.model.codes;
+    const direction = this.models.length > 1 ? `source=${encodeURIComponent(from)}&target=${encodeURIComponent(to)}&` : "";
+    const url = `${location.href.split("#")[0]}#${direction}text=${encodeURIComponent(source.value)}`;
+    if (url.length <= LONGEST_LINK) this.share("share-link", { title: document.title, url });
+    else note(get("file-note"), { lead: this.say("longLink"), actions: [this.closing("file-note")] });
+  }
+
+  async share(id, data) {
+    if (navigator.share) await navigator.share(data).catch(() => {}); // the reader may decide not to
+    else await this.offer(id, "linkCopied", data.url);
+  }
+
+  closing(id) {
+    return button(this.say("close"), () => note(get(id)));
+  }
+
+  // -- files ---------------------------------------------------------------------------------------------------------
+
+  async openFile(file) {
+    const say = (kind, name, actions, more = {}) => {
+      note(get("file-note"), { kind, lead: this.say(name, { name: file.name, ...more }), actions });
+    };
+    const close = this.closing("file-note");
+    note(get("file-note"));
+    if (file.type === "text/plain" || /\.txt$/i.test(file.name)) {
+      if (file.size > LONGEST_FILE) return say("", "longFile", [close]);
+      try {
+        this.set(new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()));
+      } catch {
+        say("", "notText", [close]);
+      }
+      return;
+    }
+    const formats = ["txt", ...((await this.translator.formats?.().catch(() => [])) ?? [])].map((each) => `.${each.replace(/^\./, "")}`);
+    if (!formats.some((ending) => file.name.toLowerCase().endsWith(ending))) {
+      return say("", "onlyFormats", [close], { formats: [...new Set(formats)].join(", ") });
+    }
+    const running = new AbortController();
+    say("plain", "sending", [button(this.say("stop"), () => running.abort())]);
+    try {
+      const href = await this.translator.translateFile(file, this.model.codes, running.signal);
+      say("plain", "fileReady", [element("a", { href, download: "", className: "button main" }, this.say("download")), close]);
+    } catch ({ problem, message }) {
+      const again = button(this.say("retry"), () => this.openFile(file));
+      const reason = { key: this.say("keyWanted"), failed: message }[problem] ?? "";
+      if (running.signal.aborted) note(get("file-note"));
+      else note(get("file-note"), { kind: "failure", lead: this.say("fileFailed", { name: file.name }), text: reason, actions: [again, close] });
+    }
+  }
+
+  // -- translating ---------------------------------------------------------------------------------------------------
+
+  // After every change of the text.
+  fit() {
+    this.mark(target.querySelector(".chosen"));
+    kept.set("text", source.value);
+    get("start").hidden = Boolean(source.value.trim()) || !this.model.examples.length;
+    get("clear").disabled = !source.value && this.cleared === null;
+    get("clear").textContent = this.say(this.cleared === null ? "clear" : "undo");
+    get("share-link").disabled = !source.value.trim();
+    for (const id of ["copy", "download"]) get(id).disabled = !this.output().trim();
+    get("count").textContent = source.value && this.say("characters", { n: [...source.value].length });
   }
 
   async translate() {
@@ -276,179 +461,300 @@ class Page {
     }
     const text = source.value;
     const number = (this.number += 1);
+    this.isStopped = false;
     const { languages, codes, hasSentences } = this.model;
-    const parts = this.worker.cut && hasSentences ? await this.worker.cut(text, codes) : null;
+    const parts = this.translator.cut && hasSentences ? await this.translator.cut(text, codes) : null;
     if (number !== this.number) return;
+    clearTimeout(this.again);
     this.text = text;
-    this.parts = placed(parts ?? cut(text, this.model), languages[1]);
-    const texts = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => text);
-    for (const text of texts) if (this.known.get(text)?.[0].isPassing) this.known.delete(text);
-    this.missing = [...new Set(texts.filter((text) => !this.known.has(text)))];
-    this.started = this.missing.length ? performance.now() : null;
-    get("time").textContent = "";
-    mark();
-    this.show();
-    const options = { numBeams: Number(get("beams").value) };
-    this.worker.postMessage({ translate: { number, sentences: this.missing, options, codes } });
+    this.arrange(placed(parts ?? cut(text, this.model), languages[1]));
+    this.missing = [...new Set(this.sentences.map(({ text }) => text).filter((text) => !this.known.has(text)))];
+    this.started = performance.now();
+    clearTimeout(this.patience);
+    this.patience = setTimeout(() => this.showProgress(), PATIENCE);
+    if (!this.missing.length && this.failure?.problem !== "key") this.failure = null;
+    this.report();
+    this.translator.postMessage({ translate: { number, sentences: this.missing, options: { numBeams: this.beams }, codes } });
   }
 
-  receive({ translated, done }) {
+  stop() {
+    this.number += 1;
+    this.isStopped = true;
+    const { codes } = this.model;
+    this.translator.postMessage({ translate: { number: this.number, sentences: [], options: {}, codes } });
+    this.report();
+  }
+
+  // Shows the parts of a text. What a sentence replaces stays, dimmed, until its output is there.
+  arrange(parts) {
+    const [before, after] = [this.sentences, parts.filter(({ isSentence }) => isSentence)];
+    const from = replaced(before.map(({ text }) => text), after.map(({ text }) => text));
+    after.forEach((part, index) => {
+      const old = before[from[index]];
+      const isSame = old?.text === part.text && old.shown === this.shownFor(part);
+      part.node = isSame ? old.node : element("span", { className: "sentence" });
+      part.node.shows = part;
+      part.before = old?.node.textContent ?? "";
+      if (isSame) part.shown = old.shown;
+      else this.fill(part);
+    });
+    for (const part of parts) part.node ??= document.createTextNode(part.text);
+    this.parts = parts;
+    this.sentences = after;
+    target.replaceChildren(...parts.map(({ node }) => node));
+    this.mark();
+  }
+
+  // The output that is shown for a sentence: the best one, unless the reader has chosen another.
+  shownFor({ text }) {
+    return this.known.get(text)?.[this.chosen.get(text) ?? 0];
+  }
+
+  fill(part) {
+    const { node } = part;
+    const shown = (part.shown = this.shownFor(part));
+    const [best] = this.known.get(part.text) ?? [];
+    node.className = "sentence";
+    if (!shown) {
+      node.classList.add("stale");
+      node.textContent = part.before;
+    } else if (shown.problem) {
+      node.classList.add("failed");
+      node.textContent = part.text;
+    } else {
+      if (shown.isCut) node.classList.add("cut");
+      if (best.doubt) node.classList.add("doubtful");
+      let place = 0;
+      const made = linked(shown, best, target.lang).map(({ text, isWord, from }) => {
+        return isWord ? Object.assign(element("span", { className: "word" }, text), { from, place: place++ }) : text;
+      });
+      node.replaceChildren(...made);
+    }
+  }
+
+  receive({ translated, failed, done }) {
     if (translated?.number === this.number) {
+      this.failure = null;
       const text = this.missing[translated.index];
       this.known.set(text, translated.translations);
-      this.parts.forEach((part, index) => {
-        if (part.text === text) this.shown[index].replaceWith((this.shown[index] = this.element(part)));
-      });
-      this.showAlternatives();
+      for (const part of this.sentences) if (part.text === text) this.fill(part);
+      this.showProgress();
+    }
+    if (failed?.number === this.number) {
+      this.failure = failed;
+      if (["busy", "noAnswer"].includes(failed.problem)) this.again = setTimeout(() => this.translate(), PAUSE);
+      this.report();
     }
     if (done === this.number) this.report();
   }
 
-  // Shows the status of the current text.
+  // -- what the page says --------------------------------------------------------------------------------------------
+
+  // Shows what there is to say about the current text.
   report() {
-    const found = this.parts.filter(({ isSentence }) => isSentence).map((part) => [part, this.known.get(part.text)?.[0]]);
-    const wrong = found.find(([, best]) => best?.problem);
+    const found = this.sentences.map(({ text }) => this.known.get(text)?.[0]);
+    const isDone = this.isReady && found.every(Boolean);
+    target.ariaBusy = String(!isDone && !this.isStopped && !this.failure);
+    this.describePlace();
+    this.fit();
+    this.showProgress();
+    get("key-form").hidden = this.failure?.problem !== "key";
+    get("key-wanted").textContent = this.say(this.translator.key ? "keyWrong" : "keyWanted");
     clearTimeout(this.later);
-    target.ariaBusy = String(found.some(([, best]) => !best));
-    if (wrong) say(`“${shortened(wrong[0].text)}”: ${wrong[1].problem}`, true);
-    else if (target.ariaBusy === "false") {
-      const doubts = found.map(([, best]) => best.doubt).filter(Boolean);
-      const calm = this.typed + CALM - performance.now();
-      if (doubts.length && calm > 0) this.later = setTimeout(() => target.querySelector(".chosen") || this.report(), calm);
-      const notes = doubts.length && calm <= 0 ? [warning(doubts, this.model)] : [];
-      if (found.some(([, best]) => best.isCut)) notes.push("An output was cut off at the maximum length.");
-      say(notes.join(" "));
+    if (this.failure) {
+      const { problem, message } = this.failure;
+      const actions = [button(this.say("retry"), () => this.translate())];
+      note(get("note"), problem === "key" ? {} : { kind: "failure", lead: this.say(problem), text: message, actions });
+      return;
     }
-    if (this.started !== null && target.ariaBusy === "false") {
-      get("time").textContent = `${Math.round(performance.now() - this.started)} ms`;
-      this.started = null;
-    }
+    const calm = this.typed + CALM - performance.now();
+    if (calm > 0) this.later = setTimeout(() => this.report(), calm);
+    else if (isDone && performance.now() - this.started > LONG + CALM) get("spoken").textContent = this.say("ready");
+    note(get("note"), calm > 0 ? {} : this.warning(found.filter(Boolean)));
   }
 
-  show() {
-    this.shown = this.parts.map((part) => this.element(part));
-    target.replaceChildren(...this.shown);
-    get("copy").hidden = !this.parts.some(({ isSentence }) => isSentence);
-    this.report();
-    this.showAlternatives();
+  // Why some outputs are wrong, or may be.
+  warning(found) {
+    const count = (has) => found.filter(has).length;
+    const about = (name, n, values) => (n ? [this.say(name, { n, ...values })] : []);
+    const language = this.nameOf(this.model, 0);
+    const doubts = ["language", "length", "unlike"].flatMap((name) => about(name, count(({ doubt }) => doubt === name), { language }));
+    const rest = [
+      ...about("doubtful", count(({ doubt }) => doubt)),
+      ...about("tooLong", count(({ problem }) => problem)),
+      ...about("cut", count(({ isCut }) => isCut)),
+    ];
+    return { lead: doubts.join(" "), text: rest.join(" ") };
   }
 
-  // The node of a part: white space, a sentence without output (yet), or the words of its output.
-  element(part) {
-    if (!part.isSentence) return document.createTextNode(part.text);
-    const best = this.known.get(part.text)?.[0];
-    if (!best) return element("span", { className: "stale" }, "…");
-    if (best.problem) return element("span", { className: "failed", title: best.problem }, part.text);
-    const made = best.words.map(({ text, isWord, from }) => {
-      if (!isWord) return text;
-      const word = element("span", { className: "word" }, text);
-      word.explain = () => source.value === this.text && mark(part.start, from);
-      const strongest = from.toSorted((first, second) => second.weight - first.weight).slice(0, 2);
-      word.dataset.from = `${text}: ${strongest.map(({ start, end }) => part.text.slice(start, end)).join(", ")}`;
-      return word;
+  showProgress() {
+    const [n, done] = [this.sentences.length, this.sentences.filter(({ text }) => this.known.has(text)).length];
+    const isRunning = this.isReady && done < n && !this.isStopped && !this.failure;
+    const isSlow = isRunning && performance.now() - this.started >= PATIENCE - 1;
+    const isLeft = done < n && (this.isStopped || isSlow);
+    if (isRunning && !isSlow) return; // what was there, so that nothing flickers
+    line.hidden = !isSlow;
+    line.value = n && done / n;
+    get("progress").textContent = n < 2 && !isLeft ? "" : this.say(isSlow ? "running" : "done", { done, n });
+    get("stop").hidden = !isLeft;
+    get("stop").textContent = this.say(this.isStopped ? "continue" : "stop");
+    get("state").classList.toggle("busy", isLeft);
+  }
+
+  showLoading(share) {
+    line.hidden = false;
+    line.value = share;
+    const percent = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" }).format(share);
+    get("progress").textContent = this.say("loading", { share: percent });
+    get("state").classList.add("busy");
+  }
+
+  showBroken({ message }) {
+    line.hidden = true;
+    get("progress").textContent = "";
+    const again = button(this.say("retry"), () => location.reload());
+    note(get("note"), { kind: "failure", lead: this.say("noModel"), text: message, actions: [again] });
+  }
+
+  // -- words ---------------------------------------------------------------------------------------------------------
+
+  // Marks doubtful sentences behind the source's text and, in proportion to their weights, what a word comes from.
+  mark(word = null) {
+    const text = source.value;
+    const [pieces, marked] = [[], word?.closest(".sentence").shows];
+    let end = 0;
+    for (const part of this.sentences) {
+      const isDoubtful = Boolean(this.known.get(part.text)?.[0].doubt);
+      const isThere = text.startsWith(part.text, part.start); // or the reader has changed it
+      if (!isThere || !(isDoubtful || part === marked)) continue;
+      const sentence = element("span", { className: isDoubtful ? "doubtful" : "" }, ...this.marked(part, part === marked ? word.from : []));
+      pieces.push(text.slice(end, part.start), sentence);
+      end = part.start + part.text.length;
+    }
+    marks.replaceChildren(...pieces, `${text.slice(end)}\n`);
+  }
+
+  marked({ text }, from) {
+    const pieces = [];
+    const strongest = Math.max(...from.map(({ weight }) => weight));
+    let last = 0;
+    for (const { start, end, weight } of from.toSorted((one, two) => one.start - two.start)) {
+      if (weight < LOWEST * strongest || start < last) continue;
+      const word = element("mark", {}, text.slice(start, end));
+      word.style.setProperty("--weight", weight / strongest);
+      pieces.push(text.slice(last, start), word);
+      last = end;
+    }
+    return [...pieces, text.slice(last)];
+  }
+
+  // The one or two words that a word mainly comes from, in their order.
+  origin(word) {
+    const { text } = word.closest(".sentence").shows;
+    const strongest = word.from.toSorted((one, two) => two.weight - one.weight).slice(0, 2);
+    const main = strongest.filter(({ weight }) => weight > strongest[0].weight / 2).sort((one, two) => one.start - two.start);
+    const words = main.map(({ start, end }) => text.slice(start, end)).join(" … ");
+    return words && this.say("cameFrom", { words });
+  }
+
+  // Arrow keys move through the words of the output.
+  move(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // shortcuts of the browser
+    const right = getComputedStyle(target).direction === "rtl" ? -1 : 1;
+    const step = { ArrowRight: right, ArrowDown: 1, ArrowLeft: -right, ArrowUp: -1 }[event.key];
+    const words = [...target.querySelectorAll(".word")];
+    const now = words.findIndex((word) => word.classList.contains("chosen"));
+    if (event.key === "Escape") this.choose(null);
+    if (now >= 0 && [" ", "Enter"].includes(event.key)) {
+      event.preventDefault();
+      this.explain(words[now]);
+    }
+    if (!step || !words.length) return;
+    event.preventDefault();
+    this.choose(words[(now + step + (now < 0 && step < 0 ? 1 : 0) + words.length) % words.length]);
+  }
+
+  choose(word) {
+    for (const each of target.querySelectorAll(".chosen")) each.classList.remove("chosen");
+    word?.classList.add("chosen");
+    word?.scrollIntoView({ block: "nearest" });
+    get("spoken").textContent = word ? `${word.textContent}, ${this.origin(word)}` : "";
+    this.mark(word);
+  }
+
+  // Shows where a word comes from and its other wordings.
+  explain(word) {
+    const sentence = word.closest(".sentence");
+    const { shows: part } = sentence;
+    const outputs = this.known.get(part.text);
+    const { start, end, options } = wordings(outputs, outputs.indexOf(part.shown), word.place, target.lang);
+    this.choose(word);
+    const words = [...sentence.querySelectorAll(".word")].slice(start, end);
+    for (const each of words) each.classList.add("chosen");
+    const isAlone = options.length < 2;
+    const title = [this.origin(word), this.say(!isAlone ? "otherWordings" : this.beams > 1 ? "noWordings" : "otherWordings")];
+    get("wordings-title").textContent = upper(title.filter(Boolean).join(" · "), this.language);
+    const better = button(this.say("searchWordings"), () => {
+      popover.hidePopover();
+      this.search(this.better);
     });
-    const classes = [best.isCut && "cut", best.doubt && "doubtful"].filter(Boolean).join(" ");
-    return element("span", { className: classes, title: best.doubt ? warning([best.doubt], this.model) : "" }, ...made);
+    const choices = options.map((option) => this.option(part, word.place, option));
+    get("options").replaceChildren(...(!isAlone ? choices : this.beams === 1 ? [better] : []));
+    this.place(word);
   }
 
-  // Shows all outputs that were found for the last sentence.
-  showAlternatives() {
-    const last = this.parts.findLast(({ isSentence }) => isSentence);
-    const found = (this.known.get(last?.text) ?? []).filter(({ problem }) => !problem);
-    const isShown = get("several").checked && found.length > 0;
-    get("alternatives").hidden = !isShown;
-    if (!isShown) return;
-    const items = found.map(({ text, score }) => {
-      const translation = element("span", { lang: target.lang, dir: "auto" }, text);
-      return element("li", {}, translation, " ", element("small", {}, score.toFixed(2)));
-    });
-    const note = "Scores are logarithms of probabilities. Beam search finds several outputs.";
-    get("alternatives").replaceChildren(element("ol", {}, ...items), element("small", {}, note));
-  }
-}
-
-// The models of an export, which run in a worker; each is loaded when it is first chosen. Messages are those of worker.js.
-class Models {
-  constructor(shared) {
-    Object.assign(this, { shared, worker: null, loaded: new Map() });
-  }
-
-  // Loads a model, unless it has been loaded.
-  load(model) {
-    const codes = model.codes.join();
-    if (!this.loaded.has(codes)) {
-      const loaded = this.start(model, codes);
-      this.loaded.set(codes, loaded);
-      loaded.catch(() => this.loaded.delete(codes)); // so that it can be tried again
-    }
-    return this.loaded.get(codes);
-  }
-
-  async start(model, codes) {
-    say("Loading …");
-    loading.hidden = false;
-    try {
-      await this.fetch(model, codes);
-      say("");
-    } finally {
-      loading.hidden = true;
-    }
-  }
-
-  async fetch(model, codes) {
-    let [done, total] = [0, model.bytes + (this.worker ? 0 : this.shared.bytes)];
-    const progress = (bytes) => {
-      done += bytes;
-      loading.value = done / total;
+  option(part, place, { text, share, output, isShown }) {
+    const bar = element("span", { className: "meter", ariaHidden: "true" }, element("i"));
+    bar.firstChild.style.setProperty("--share", share);
+    const percent = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" }).format(share);
+    const wording = element("span", { lang: target.lang, dir: "auto" }, text);
+    const made = element("button", { type: "button", ariaCurrent: isShown ? "true" : null }, wording, bar, element("small", {}, percent));
+    made.onclick = () => {
+      if (!isShown) this.chosen.set(part.text, output);
+      for (const each of this.sentences) if (each.text === part.text) this.fill(each);
+      target.focus({ preventScroll: true });
+      popover.hidePopover();
+      const words = part.node.querySelectorAll(".word");
+      this.choose(words[Math.min(place, words.length - 1)]);
     };
-    this.worker ??= this.startWorker(progress);
-    const [worker, files] = await Promise.all([this.worker, readAll(model.files, progress)]);
-    const loaded = new Promise((resolve, reject) => {
-      worker.addEventListener("error", ({ message }) => reject(new Error(message ?? "This browser cannot run the model.")));
-      worker.addEventListener("message", ({ data: { loaded } }) => {
-        if (loaded?.codes === codes) loaded.problem ? reject(new Error(loaded.problem)) : resolve();
-      });
-    });
-    worker.postMessage({ load: { model, files, codes } }, buffersOf(files));
-    return loaded;
+    return made;
   }
 
-  async startWorker(progress) {
-    try {
-      const files = await readAll(this.shared.files, progress);
-      get("licenses").textContent = new TextDecoder().decode(files[this.shared.licenses]);
-      const worker = new Worker(URL.createObjectURL(new Blob([files[this.shared.worker]], { type: "text/javascript" })));
-      worker.addEventListener("message", (event) => event.data.loaded || this.onmessage(event));
-      worker.postMessage({ start: { shared: this.shared, files } }, buffersOf(files));
-      return worker;
-    } catch (error) {
-      this.worker = null;
-      throw error;
-    }
-  }
-
-  async postMessage(message) {
-    (await this.worker).postMessage(message);
+  // Opens the wordings under a word, or above it, within the window.
+  place(word) {
+    popover.showPopover();
+    const { clientWidth: width, clientHeight: height } = document.documentElement;
+    const [at, box] = [word.getClientRects()[0], popover.getBoundingClientRect()];
+    const start = getComputedStyle(word).direction === "rtl" ? at.right - box.width : at.left;
+    const left = Math.max(8, Math.min(start, width - box.width - 8));
+    const top = at.bottom + box.height + 8 > height && at.top > box.height + 8 ? at.top - box.height - 6 : at.bottom + 6;
+    popover.style.left = `${left + scrollX}px`;
+    popover.style.top = `${top + scrollY}px`;
+    (popover.querySelector("[aria-current]") ?? popover.querySelector("button"))?.focus({ preventScroll: true });
   }
 }
 
-const buffersOf = (files) => Object.values(files).map(({ buffer }) => buffer);
-
-// For a page served by `scratch serve`: an object with the worker's interface, through which the service translates.
-async function connect({ isKeyNeeded, mostCharacters }) {
-  const { Service } = await import("./service.js");
-  get("promise").textContent = "The model runs on the server of this page, which receives your text.";
-  get("licensed").hidden = true;
-  get("keys").hidden = !isKeyNeeded;
-  return new Service(() => get("key").value, mostCharacters);
-}
+let installing;
+window.addEventListener("beforeinstallprompt", (event) => {
+  event.preventDefault();
+  installing = event;
+  get("install").hidden = false;
+});
+window.addEventListener("appinstalled", () => (get("install").hidden = true));
+get("install").addEventListener("click", () => installing.prompt());
 
 async function start() {
-  say("Loading …");
+  get("closed").remove();
   const { service, shared, directions } = JSON.parse(new TextDecoder().decode(await read("model.json")));
-  const translator = service ? await connect(service) : new Models(shared);
-  await translator.load?.(directions[0]);
-  new Page(translator, directions); // translates text that was typed during loading
+  get("app").hidden = false;
+  new Page(service ? new Service(service, kept.get("key") ?? "") : new Models(shared), directions);
 }
 
-start().catch((error) => say(error.message, true));
+start().catch((error) => {
+  const language = languageFor(Object.keys(STRINGS));
+  const say = speaker(language, true);
+  localize(language, say);
+  get("app").hidden = false;
+  const again = button(say("retry"), () => location.reload());
+  note(get("note"), { kind: "failure", lead: say("noModel"), text: error.message, actions: [again] });
+});

@@ -1,11 +1,27 @@
 // Translates through the service that serves the page. Messages are those of worker.js.
 
 const TOGETHER = 16; // sentences per request
+// What the page says about an answer with such a status; see strings.js.
+const PROBLEMS = { 403: "key", 413: "tooLong", 429: "busy", 502: "noAnswer", 503: "noAnswer", 504: "noAnswer" };
+
+// An error with the `problem` and, if the page has no words for it, the service's `message`.
+function failure(problem, message = "") {
+  return Object.assign(new Error(message), { problem });
+}
+
+async function answerOf(request) {
+  const response = await request.catch((error) => {
+    throw error.name === "AbortError" ? error : failure("noAnswer");
+  });
+  const answer = await response.json().catch(() => ({}));
+  if (response.ok && !answer.error) return answer;
+  throw failure(PROBLEMS[response.status] ?? "failed", answer.error ?? String(response.status));
+}
 
 export class Service {
-  // `key` returns the API key; `mostCharacters` is the limit for a request.
-  constructor(key, mostCharacters) {
-    Object.assign(this, { key, mostCharacters });
+  // `mostCharacters` is the limit for a request.
+  constructor({ mostCharacters, isKeyNeeded }, key) {
+    Object.assign(this, { mostCharacters, isKeyNeeded, key, isRemote: true });
   }
 
   // The parts of a text, [text, is a sentence]; null for a blank text, or if the service fails.
@@ -23,13 +39,21 @@ export class Service {
     const [source, target] = codes;
     let first = 0;
     for (const some of this.grouped(sentences)) {
-      const answer = await this.ask("page/translate", { ...options, sentences: some, source, target }, signal).catch((error) => error);
-      if (signal.aborted) return;
-      const failed = [{ text: "", words: [], problem: answer.message, isPassing: true }];
-      some.forEach((_, index) => {
-        const translations = answer.translations?.[index] ?? failed;
-        this.onmessage({ data: { translated: { number, index: first + index, translations } } });
-      });
+      let translations;
+      try {
+        ({ translations } = await this.ask("page/translate", { ...options, sentences: some, source, target }, signal));
+      } catch ({ problem, message }) {
+        if (signal.aborted) return;
+        if (problem !== "tooLong" || some.length > 1) {
+          this.onmessage({ data: { failed: { number, problem, message } } });
+          return;
+        }
+        translations = [[{ text: "", words: [], problem }]];
+      }
+      for (const [index, found] of translations.entries()) {
+        if (found[0].problem) found[0].problem = "tooLong"; // the only one that the service has for a sentence
+        this.onmessage({ data: { translated: { number, index: first + index, translations: found } } });
+      }
       first += some.length;
     }
     this.onmessage({ data: { done: number } });
@@ -50,14 +74,20 @@ export class Service {
     return groups;
   }
 
-  async ask(path, parameters, signal) {
-    const body = JSON.stringify({ ...parameters, api_key: this.key() });
-    const headers = { "Content-Type": "application/json" };
-    const response = await fetch(path, { method: "POST", headers, body, signal }).catch(() => {
-      throw new Error("The service does not answer.");
-    });
-    const answer = await response.json().catch(() => ({ error: `The service answered ${response.status}.` }));
-    if (answer.error) throw new Error(answer.error);
-    return answer;
+  ask(path, parameters, signal) {
+    const body = JSON.stringify({ ...parameters, api_key: this.key });
+    return answerOf(fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal }));
+  }
+
+  // The endings of the files that the service translates.
+  async formats() {
+    return (await answerOf(fetch("frontend/settings"))).supportedFilesFormat;
+  }
+
+  // Translates a file. Returns the address of the translated one.
+  async translateFile(file, [source, target], signal) {
+    const body = new FormData();
+    for (const [name, value] of Object.entries({ file, source, target, api_key: this.key })) body.append(name, value);
+    return (await answerOf(fetch("translate_file", { method: "POST", body, signal }))).translatedFileUrl;
   }
 }

@@ -204,7 +204,8 @@ export class Translator {
     const ids = this.encode(left);
     const { longestSource } = this.model;
     if (longestSource !== null && ids.length > longestSource) {
-      throw new Error(`The text has ${ids.length} tokens, but the model takes ${longestSource}. Split it.`);
+      const message = `the sentence has ${ids.length} tokens, but the model takes ${longestSource}`;
+      throw Object.assign(new Error(message), { isTooLong: true });
     }
     const input = new this.ort.Tensor("int64", BigInt64Array.from(ids.map(BigInt)), [1, ids.length]);
     const { source } = await this.encoder.run({ input_ids: input });

@@ -48,7 +48,11 @@ async function translate({ number, sentences, options, codes }) {
       translations[0].words = translator.explain(sentence, found[0]);
     } catch (error) {
       if (number !== newest) return;
-      translations = [{ text: "", words: [], problem: reason(error) }]; // continue with the other sentences
+      if (!error.isTooLong) {
+        postMessage({ failed: { number, problem: "failed", message: reason(error) } });
+        return;
+      }
+      translations = [{ text: "", words: [], problem: "tooLong" }]; // continue with the other sentences
     }
     postMessage({ translated: { number, index, translations } });
   }
@@ -62,9 +66,8 @@ onmessage = ({ data }) => {
     libraries = start(data.start);
   } else if (data.load) {
     const { codes } = data.load;
-    const problem = (error) => `The model cannot be loaded (${reason(error)}). Reload the page, or export it again.`;
-    const answer = (problem) => postMessage({ loaded: { codes, problem } });
-    last = last.then(() => load(data.load)).then(() => answer(), (error) => answer(problem(error)));
+    const answer = (error) => postMessage({ loaded: { codes, problem: error && reason(error) } });
+    last = last.then(() => load(data.load)).then(() => answer(), answer);
   } else {
     newest = data.translate.number;
     last = last.then(() => data.translate.number === newest && translate(data.translate));

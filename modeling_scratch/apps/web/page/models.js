@@ -1,0 +1,84 @@
+// The models of an export: their files, next to the page or compressed inside it, and the worker that runs them.
+
+const embedded = document.getElementById("files") && JSON.parse(document.getElementById("files").textContent);
+export const isOneFile = Boolean(embedded);
+
+async function unpacked(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+async function fetched(name, progress) {
+  const response = await fetch(name, { cache: "no-cache" }); // another export has files with the same names
+  if (!response.ok) throw new Error(`the server answered ${response.status}`);
+  const parts = [];
+  for (const reader = response.body.getReader(); ; ) {
+    const { done, value } = await reader.read();
+    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
+    parts.push(value);
+    progress(value.length);
+  }
+}
+
+export async function read(name, progress = () => {}) {
+  try {
+    return await (embedded ? unpacked(embedded[name]) : fetched(name, progress));
+  } catch (error) {
+    throw new Error(`${name} cannot be loaded (${error.message}).`);
+  }
+}
+
+// Reads files, { name: path }. Returns their contents by name.
+async function readAll(paths, progress) {
+  const entries = Object.entries(paths).map(async ([name, path]) => [name, await read(path, progress)]);
+  return Object.fromEntries(await Promise.all(entries));
+}
+
+const buffersOf = (files) => Object.values(files).map(({ buffer }) => buffer);
+
+// Models that run in a worker; each is loaded when it is first chosen. Messages are those of worker.js. `onprogress` is
+// called with the share of a model's files that has arrived.
+export class Models {
+  constructor(shared) {
+    Object.assign(this, { shared, worker: null, licenses: "", loaded: new Map() });
+  }
+
+  // Loads a model, unless it has been loaded.
+  load(model) {
+    const codes = model.codes.join();
+    if (!this.loaded.has(codes)) this.loaded.set(codes, this.fetch(model, codes));
+    return this.loaded.get(codes);
+  }
+
+  async fetch(model, codes) {
+    let [done, total] = [0, model.bytes + (this.worker ? 0 : this.shared.bytes)];
+    const progress = (bytes) => {
+      done += bytes;
+      this.onprogress(done / total);
+    };
+    this.worker ??= this.startWorker(progress);
+    const [worker, files] = await Promise.all([this.worker, readAll(model.files, progress)]);
+    const loaded = new Promise((resolve, reject) => {
+      worker.addEventListener("error", ({ message }) => reject(new Error(message ?? "This browser cannot run the model.")));
+      worker.addEventListener("message", ({ data: { loaded } }) => {
+        if (loaded?.codes === codes) loaded.problem ? reject(new Error(loaded.problem)) : resolve();
+      });
+    });
+    worker.postMessage({ load: { model, files, codes } }, buffersOf(files));
+    return loaded;
+  }
+
+  async startWorker(progress) {
+    const files = await readAll(this.shared.files, progress);
+    this.licenses = new TextDecoder().decode(files[this.shared.licenses]);
+    const worker = new Worker(URL.createObjectURL(new Blob([files[this.shared.worker]], { type: "text/javascript" })));
+    worker.addEventListener("message", (event) => event.data.loaded || this.onmessage(event));
+    worker.postMessage({ start: { shared: this.shared, files } }, buffersOf(files));
+    return worker;
+  }
+
+  async postMessage(message) {
+    (await this.worker).postMessage(message);
+  }
+}
