@@ -194,6 +194,7 @@ class Page {
   // Where the model runs, and so what happens to the text.
   describePlace() {
     const isLost = this.failure?.problem === "noAnswer";
+    get("badge").hidden = false;
     get("badge").classList.toggle("lost", isLost);
     const { isRemote } = this.translator;
     get("place").textContent = this.say(isLost ? "lost" : isRemote ? "onServer" : "onDevice");
@@ -446,8 +447,12 @@ class Page {
     get("clear").disabled = !source.value && this.cleared === null;
     get("clear").textContent = this.say(this.cleared === null ? "clear" : "undo");
     get("share-link").disabled = !source.value.trim();
-    for (const id of ["copy", "download"]) get(id).disabled = !this.output().trim();
+    this.enable(this.output().trim());
     get("count").textContent = source.value && this.say("characters", { n: [...source.value].length });
+  }
+
+  enable(hasOutput) {
+    for (const id of ["copy", "download"]) get(id).disabled = !hasOutput;
   }
 
   async translate() {
@@ -538,6 +543,7 @@ class Page {
       const text = this.missing[translated.index];
       this.known.set(text, translated.translations);
       for (const part of this.sentences) if (part.text === text) this.fill(part);
+      this.enable(true);
       this.showProgress();
     }
     if (failed?.number === this.number) {
@@ -610,6 +616,7 @@ class Page {
   }
 
   showBroken({ message }) {
+    this.translator.onprogress = () => {}; // of its other files
     line.hidden = true;
     get("progress").textContent = "";
     const again = button(this.say("retry"), () => location.reload());

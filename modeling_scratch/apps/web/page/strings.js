@@ -451,6 +451,7 @@ export const STRINGS = {
 
 // For models whose outputs are not translations; their pages are in English.
 export const WITHOUT_TRANSLATION = {
+  title: "Model",
   source: "Input",
   target: "Output",
   fileName: "output",

@@ -5,7 +5,7 @@ const NUMBER = /^\d+(\.\d+)*\.\s+$/; // of a heading or a list item
 const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
 
 // The language without region, de for de-AT: browsers know its code even if they reject the tag.
-export const base = (tag) => tag?.split("-")[0].toLowerCase();
+export const base = (tag) => tag?.split("-")[0].toLowerCase() || undefined;
 
 // Cuts a text into sentences, or into lines for a model without languages, and the parts between them: [text, is a
 // sentence]. Only sentences go to the model.
