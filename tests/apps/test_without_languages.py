@@ -2,10 +2,11 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from conftest import ROOT, SMALL_RUN, run_training
-from pages import needs_runtime
+from pages import needs_runtime, node
 from services import get, post, running
 from translators import make_folder, run_translate
 
@@ -74,14 +75,17 @@ def test_its_folder_for_transformersjs(trained, tmp_path):
     assert not speaks_of_translation(card)
 
 
-@pytest.mark.parametrize("name", ["index.html", "page.js", "service.js", "translator.js", "worker.js"])
-def test_the_texts_of_every_page(name):
-    text = (ROOT / "modeling_scratch/apps/web/page" / name).read_text()
-    if name.endswith(".js"):  # texts with spaces, not names of files and addresses
-        code = re.sub(r"^ *//.*|\s//.*", "", text, flags=re.MULTILINE)
-        text = "\n".join(each for each in re.findall(r'"[^"\n]*"|`[^`]*`', code) if re.search(r"[a-z] [a-z]", each))
-        assert text or name == "service.js"
-    assert not speaks_of_translation(text)
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_texts_of_its_page():
+    folder = ROOT / "modeling_scratch/apps/web/page"
+    script = f"""
+        import {{ STRINGS, speaker }} from {json.dumps((folder / "strings.js").as_uri())};
+        const say = speaker("en", false);
+        console.log(JSON.stringify(Object.keys(STRINGS.en).flatMap((name) => [1, 2].map((n) => say(name, {{ n }})))));
+    """
+    texts = node("--input-type=module", "-e", script)
+    assert "Output" in texts
+    assert not speaks_of_translation("\n".join([*texts, (folder / "index.html").read_text()]))
 
 
 def test_its_service(url):

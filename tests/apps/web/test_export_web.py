@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import logging
+import math
 import re
 import shutil
 import sys
@@ -37,6 +38,7 @@ from modeling_scratch.loading import load_confidence, load_tokenizers, load_tran
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE
 
+PAGE = Path(export.__file__).parent / "page"
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
 # White space of several kinds, and invisible characters.
 ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
@@ -233,7 +235,7 @@ def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_pyth
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_tokens_are_located_in_the_text_even_if_decoding_adds_spaces():
     script = f"""
-        import {{ spans }} from {json.dumps((Path(export.__file__).parent / "page" / "translator.js").as_uri())};
+        import {{ spans }} from {json.dumps((PAGE / "translator.js").as_uri())};
         const tokens = ["A", "well", "-", "known", "(", "cat", ")", "sleeps", "."], text = "A well-known (cat) sleeps.";
         const tokenizer = {{ decode: (ids) => ids.map((id) => tokens[id]).join(" ") }};
         const found = spans(tokenizer, tokens.map((_, id) => id), text);
@@ -247,11 +249,12 @@ def test_tokens_are_located_in_the_text_even_if_decoding_adds_spaces():
 @pytest.mark.parametrize("language", ["en", None])
 def test_the_page_cuts_text_as_the_service_does(language):
     text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
-    page = (ROOT / "modeling_scratch/apps/web/page/page.js").read_text()
-    script = page[page.index("const TRANSLATABLE") : page.index("// The parts with offsets")]
     model = {"languages": [language] if language else [], "hasSentences": language is not None, "takesAnyText": True}
-    script += f"console.log(JSON.stringify(cut({json.dumps(text)}, {json.dumps(model)})))"
-    parts = node("-e", script)
+    script = f"""
+        import {{ cut }} from {json.dumps((PAGE / "text.js").as_uri())};
+        console.log(JSON.stringify(cut({json.dumps(text)}, {json.dumps(model)})));
+    """
+    parts = node("--input-type=module", "-e", script)
     assert "".join(part for part, _ in parts) == text
     assert [part for part in parts if part[1]] == [
         list(part) for part in cut_into_sentences(text, language, KEPT) if part[1]
@@ -305,9 +308,78 @@ def test_attention_is_the_mean_of_the_alignment_heads(number, model, in_one_proc
     torch.testing.assert_close(torch.tensor(one["attention"]), chosen.mean(0), rtol=0, atol=1e-4)
 
 
+# -- the page's own script ---------------------------------------------------------------------------------------------
+
+BEAM = {  # made up
+    "Der alte Mann gibt dem Kind ein Buch.": 0.5,
+    "Der alte Mann schenkt dem Kind ein Buch.": 0.25,
+    "Der Mann gibt dem Kind ein Buch.": 0.15,
+    "Ein alter Kerl bringt dem Kind ein Buch!": 0.1,
+}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("shown", "word", "expected"),
+    [
+        (0, 3, {"gibt": 0.65, "schenkt": 0.25, "bringt": 0.1}),  # replaced by another word
+        (1, 3, {"gibt": 0.65, "schenkt": 0.25, "bringt": 0.1}),
+        (0, 1, {"alte Mann": 0.75, "Mann": 0.15, "alter Kerl": 0.1}),  # left out
+        (0, 7, {"Buch": 1.0}),  # only the punctuation differs
+    ],
+)
+def test_the_wordings_of_a_word_are_what_the_beam_has_in_its_place(shown, word, expected):
+    outputs = [{"text": text, "score": math.log(share)} for text, share in BEAM.items()]
+    script = f"""
+        import {{ wordings }} from {json.dumps((PAGE / "wordings.js").as_uri())};
+        console.log(JSON.stringify(wordings({json.dumps(outputs)}, {shown}, {word}, "de")));
+    """
+    found = node("--input-type=module", "-e", script)["options"]
+    assert {each["text"]: each["share"] for each in found} == pytest.approx(expected)
+    assert [each["text"] for each in found if each["isShown"]] == [*expected][shown : shown + 1]
+    assert all(each["text"] in outputs[each["output"]]["text"] for each in found)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_words_of_another_hypothesis_come_from_what_they_replace():
+    words = "The old man gives the child a book.".split()
+    best, other, *_ = BEAM
+    made = [{"text": text, "isWord": True, "from": [index]} for index, text in enumerate(best.split(" "))]
+    spaced = [part for word in made for part in (word, {"text": " ", "isWord": False, "from": []})][:-1]
+    script = f"""
+        import {{ linked }} from {json.dumps((PAGE / "wordings.js").as_uri())};
+        const best = {json.dumps({"text": best, "words": spaced})};
+        const found = [best.text, {json.dumps(other)}].map((text) => linked({{ text }}, best, "de"));
+        console.log(JSON.stringify(found.map((row) => row.filter(({{ isWord }}) => isWord))));
+    """
+    for row, text in zip(node("--input-type=module", "-e", script), (best, other), strict=True):
+        assert [each["text"] for each in row] == re.findall(r"\w+", text)
+        assert [each["from"] for each in row] == [[index] for index in range(len(words))]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_every_language_of_the_page_says_everything():
+    script = f"""
+        import {{ STRINGS }} from {json.dumps((PAGE / "strings.js").as_uri())};
+        const categories = (language) => new Intl.PluralRules(language).resolvedOptions().pluralCategories;
+        const named = Object.keys(STRINGS).map((language) => [language, STRINGS[language], categories(language)]);
+        console.log(JSON.stringify(named));
+    """
+    (_, english, _), *others = node("--input-type=module", "-e", script)
+    assert len(others) >= 3
+    for language, table, categories in others:
+        assert english.keys() - table.keys() <= {"placeholderLines"}, language  # of models without languages
+        assert table.keys() <= english.keys(), language
+        for name, text in table.items():
+            forms, expected = ([*each.values()] if isinstance(each, dict) else [each] for each in (text, english[name]))
+            assert not isinstance(text, dict) or {"other"} <= text.keys() <= set(categories), (language, name)
+            needed = set(re.findall(r"{\w+}", expected[-1]))
+            assert {frozenset(re.findall(r"{\w+}", form)) | {"{n}"} for form in forms} == {frozenset(needed | {"{n}"})}
+
+
 # -- confidence --------------------------------------------------------------------------------------------------------
 
-CONFIDENCE = (Path(export.__file__).parent / "page" / "confidence.js").as_uri()
+CONFIDENCE = (PAGE / "confidence.js").as_uri()
 SPOKEN = {
     "ar": ["سيكون الطقس جميلا غدا.", "أين وضعت مفاتيحي؟"],
     "cs": ["Zítra bude hezké počasí.", "Kam jsi dal moje klíče?"],

@@ -166,7 +166,7 @@ class Page {
     this.say = speaker(model.isTranslator ? this.language : "en", model.isTranslator);
     localize(model.isTranslator ? this.language : "en", this.say);
     const names = [0, 1].map((side) => upper(this.nameOf(model, side), this.language));
-    document.title = model.isTranslator ? names.join(" → ") : model.title;
+    document.title = model.isTranslator && model.languages.length ? names.join(" → ") : model.title;
     get("title").textContent = model.isTranslator ? this.say("title") : model.title;
     this.describeDirections(names);
     source.placeholder = this.say(model.hasSentences ? "placeholder" : "placeholderLines");
@@ -559,7 +559,7 @@ class Page {
   // Shows what there is to say about the current text.
   report() {
     const found = this.sentences.map(({ text }) => this.known.get(text)?.[0]);
-    const isDone = this.isReady && found.every(Boolean);
+    const isDone = this.isReady && source.value === this.text && found.every(Boolean);
     target.ariaBusy = String(!isDone && !this.isStopped && !this.failure);
     this.describePlace();
     this.fit();
@@ -607,11 +607,14 @@ class Page {
     get("state").classList.toggle("busy", isLeft);
   }
 
+  percent(share) {
+    return new Intl.NumberFormat(document.documentElement.lang, { style: "percent" }).format(share);
+  }
+
   showLoading(share) {
     line.hidden = false;
     line.value = share;
-    const percent = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" }).format(share);
-    get("progress").textContent = this.say("loading", { share: percent });
+    get("progress").textContent = this.say("loading", { share: this.percent(share) });
     get("state").classList.add("busy");
   }
 
@@ -671,7 +674,7 @@ class Page {
     const step = { ArrowRight: right, ArrowDown: 1, ArrowLeft: -right, ArrowUp: -1 }[event.key];
     const words = [...target.querySelectorAll(".word")];
     const now = words.findIndex((word) => word.classList.contains("chosen"));
-    if (event.key === "Escape") this.choose(null);
+    if (event.key === "Escape" && !popover.matches(":popover-open")) this.choose(null);
     if (now >= 0 && [" ", "Enter"].includes(event.key)) {
       event.preventDefault();
       this.explain(words[now]);
@@ -713,7 +716,7 @@ class Page {
   option(part, place, { text, share, output, isShown }) {
     const bar = element("span", { className: "meter", ariaHidden: "true" }, element("i"));
     bar.firstChild.style.setProperty("--share", share);
-    const percent = new Intl.NumberFormat(document.documentElement.lang, { style: "percent" }).format(share);
+    const percent = share < 0.005 ? `< ${this.percent(0.01)}` : this.percent(share);
     const wording = element("span", { lang: target.lang, dir: "auto" }, text);
     const made = element("button", { type: "button", ariaCurrent: isShown ? "true" : null }, wording, bar, element("small", {}, percent));
     made.onclick = () => {
