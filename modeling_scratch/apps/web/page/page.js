@@ -99,7 +99,7 @@ class Page {
     this.restore();
     this.listen();
     this.use(models.find((model) => model.codes.join() === (this.asked ?? codes)) ?? models[0]);
-    if (matchMedia("(pointer: fine)").matches) source.focus({ preventScroll: true });
+    this.focus();
   }
 
   // Takes the text from the address, #text=..., or else that of before a reload.
@@ -326,7 +326,12 @@ class Page {
     source.value = text;
     this.fit();
     this.translate();
-    source.focus({ preventScroll: true });
+    this.focus();
+  }
+
+  // Puts the cursor into the text, but does not open the keyboard of a phone.
+  focus() {
+    if (matchMedia("(pointer: fine)").matches) source.focus({ preventScroll: true });
   }
 
   clear() {
@@ -431,7 +436,7 @@ class Page {
       say("plain", "fileReady", [element("a", { href, download: "", className: "button main" }, this.say("download")), close]);
     } catch ({ problem, message }) {
       const again = button(this.say("retry"), () => this.openFile(file));
-      const reason = { key: this.say("keyWanted"), failed: message }[problem] ?? "";
+      const reason = problem === "key" ? this.say(this.translator.key ? "keyWrong" : "keyWanted") : message;
       if (running.signal.aborted) note(get("file-note"));
       else note(get("file-note"), { kind: "failure", lead: this.say("fileFailed", { name: file.name }), text: reason, actions: [again, close] });
     }

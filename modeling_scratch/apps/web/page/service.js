@@ -76,7 +76,12 @@ export class Service {
 
   ask(path, parameters, signal) {
     const body = JSON.stringify({ ...parameters, api_key: this.key });
-    return answerOf(fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal }));
+    return this.post(path, { headers: { "Content-Type": "application/json" }, body, signal });
+  }
+
+  async post(path, options) {
+    if (this.isKeyNeeded && !this.key) throw failure("key");
+    return answerOf(fetch(path, { method: "POST", ...options }));
   }
 
   // The endings of the files that the service translates.
@@ -88,6 +93,6 @@ export class Service {
   async translateFile(file, [source, target], signal) {
     const body = new FormData();
     for (const [name, value] of Object.entries({ file, source, target, api_key: this.key })) body.append(name, value);
-    return (await answerOf(fetch("translate_file", { method: "POST", body, signal }))).translatedFileUrl;
+    return (await this.post("translate_file", { body, signal })).translatedFileUrl;
   }
 }
