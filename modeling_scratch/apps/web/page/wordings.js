@@ -39,8 +39,10 @@ function aligned(first, second) {
 }
 
 // What words start to end - 1 of the first list correspond to: the smallest range around them whose neighbours are
-// aligned, and its counterpart in the second list, which is not empty. [start, end, start, end]
+// aligned, and its counterpart in the second list, which is empty only if the list is.
+// [start, end, start, end]
 function counterpart([start, end], pairs, first, second) {
+  if (!second.length) return [start, end, 0, 0];
   const ends = [[-1, -1], ...pairs, [first.length, second.length]];
   const inside = ends.filter(([row]) => row >= start && row < end);
   const before = inside[0]?.[0] === start ? [start - 1, inside[0][1] - 1] : ends.findLast(([row]) => row < start);
