@@ -185,7 +185,7 @@ def test_a_translation_that_is_being_replaced_stays_until_the_new_one_is_there(s
         const options = { childList: true, characterData: true, subtree: true };
         new MutationObserver(() => seen.push(target.textContent)).observe(target, options);
     """)
-    page.locator("#source").press_sequentially(f" {SENTENCES[1]}", delay=30)
+    page.locator("#source").press_sequentially(f" {SENTENCES[1][:12]}", delay=200)
     until_idle(page)
     seen = page.evaluate("seen")
     assert len(seen) > 3
@@ -195,9 +195,10 @@ def test_a_translation_that_is_being_replaced_stays_until_the_new_one_is_there(s
 def test_a_long_text_shows_its_progress_and_can_be_stopped_and_continued(site, visit):
     page = visit(site)
     page.fill("#source", "\n".join(SENTENCES))
+    progress = page.locator("#progress")
+    expect(progress).to_have_text(re.compile(r"[1-9]\d* of 100"))
     page.click("#stop")
     until_idle(page)
-    progress = page.locator("#progress")
     done = int(re.fullmatch(r"(\d+) of 100 sentences", progress.text_content())[1])
     assert 0 < done < 100
     page.wait_for_timeout(500)
@@ -436,7 +437,7 @@ def test_the_page_returns_with_its_service(service, browser):
     page.get_by_role("button", name="Retry").click()
     page.unroute("**/page/*")
     expect(page.locator("#target")).not_to_have_text(first, timeout=30_000)
-    expect(page.locator("#note")).to_be_hidden()
+    expect(page.locator("#note")).not_to_contain_text("server")
     assert page.locator("#place").text_content() == "On a server"
     page.close()
 
@@ -516,9 +517,9 @@ def test_doubtful_outputs_are_underlined_and_explained(one_file, visit, options)
     assert all(reason in note.text_content() for reason in reasons.values())
     for sentence, doubt in DOUBTS.items():
         page.fill("#source", sentence)
-        expect(note).to_have_text(f"{reasons[doubt]} Its translation is probably wrong; it is underlined.")
+        expect(note).to_contain_text(f"{reasons[doubt]} Its translation is probably wrong; it is underlined.")
     page.fill("#source", learnt)
-    expect(note).to_be_hidden()
+    expect(note).not_to_contain_text("probably wrong")
     assert page.locator("#target .doubtful").count() == 0
 
 
@@ -567,6 +568,8 @@ def test_a_missing_file_is_reported(serve, browser, tmp_path):
 def test_a_sentence_that_is_too_long_does_not_stop_the_others(one_file, visit):
     page = visit(one_file)
     page.fill("#source", f"{'cat ' * 100}\n{SENTENCES[0]}")
-    expect(page.locator("#note")).to_have_text("One sentence is too long for this model. Split it into shorter ones.")
+    expect(page.locator("#note")).to_contain_text(
+        "One sentence is too long for this model. Split it into shorter ones."
+    )
     assert page.locator("#target .failed").count() == 1
     assert page.locator("#target .word").count() > 0
