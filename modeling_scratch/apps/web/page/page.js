@@ -116,6 +116,7 @@ class Page {
     this.model = model;
     this.isReady = false;
     this.number += 1; // whatever is being translated belongs to another model
+    target.ariaBusy = "true";
     kept.set("codes", model.codes.join());
     const beams = Number(kept.get("beams"));
     this.better = model.search.numBeams > 1 ? model.search.numBeams : BEAMS;
@@ -235,7 +236,7 @@ class Page {
     source.addEventListener("input", () => {
       this.cleared = null;
       this.typed = performance.now();
-      target.ariaBusy = "true";
+      target.ariaBusy = "true"; // already before `translate`
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
@@ -461,6 +462,7 @@ class Page {
   }
 
   async translate() {
+    target.ariaBusy = "true";
     if (!this.isReady) return; // `use` translates when the model has been loaded
     // The tokenizer composes letters and accents. Compose them in the field too, so that positions agree.
     const composed = source.value.normalize("NFC");
