@@ -24,8 +24,8 @@ TEXTS = ["AUG. 13, 1929. Who? June 12th, 1918", "***"]
 
 
 def speaks_of_translation(text: str) -> list[str]:
-    """Each mention of translation, apart from names: the command's, a key of recipes, and LibreTranslate's."""
-    named = r"modeling_scratch translate|scratch translate|translate_every|LibreTranslate|translatedText"
+    """Each mention of translation, apart from names: the command's, keys, and LibreTranslate's."""
+    named = r"isTranslator|modeling_scratch translate|scratch translate|translate_every|LibreTranslate|translatedText"
     return re.findall(r".*translat.*", re.sub(named, "", text), re.IGNORECASE)
 
 
