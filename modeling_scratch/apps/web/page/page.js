@@ -670,7 +670,8 @@ class Page {
     const { text } = word.closest(".sentence").shows;
     const strongest = word.from.toSorted((one, two) => two.weight - one.weight).slice(0, 2);
     const main = strongest.filter(({ weight }) => weight > strongest[0].weight / 2).sort((one, two) => one.start - two.start);
-    const words = main.map(({ start, end }) => text.slice(start, end)).join(" … ");
+    const bare = (each) => each.replace(/^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu, "") || each; // without punctuation
+    const words = main.map(({ start, end }) => bare(text.slice(start, end))).join(" … ");
     return words && this.say("cameFrom", { words });
   }
 
