@@ -2,7 +2,7 @@
 
 const TOGETHER = 16; // sentences per request
 // What the page says about an answer with such a status; see strings.js.
-const PROBLEMS = { 403: "key", 413: "tooLong", 429: "busy", 502: "noAnswer", 503: "noAnswer", 504: "noAnswer" };
+const PROBLEMS = { 403: "key", 429: "busy", 502: "noAnswer", 503: "noAnswer", 504: "noAnswer" };
 
 // An error with the `problem` and, if the page has no words for it, the service's `message`.
 function failure(problem, message = "") {
@@ -39,16 +39,13 @@ export class Service {
     const [source, target] = codes;
     let first = 0;
     for (const some of this.grouped(sentences)) {
-      let translations;
+      let translations = [[{ text: "", words: [], problem: "tooLong" }]];
       try {
-        ({ translations } = await this.ask("page/translate", { ...options, sentences: some, source, target }, signal));
+        const parameters = { ...options, sentences: some, source, target };
+        if (some[0].length <= this.mostCharacters) ({ translations } = await this.ask("page/translate", parameters, signal));
       } catch ({ problem, message }) {
-        if (signal.aborted) return;
-        if (problem !== "tooLong" || some.length > 1) {
-          this.onmessage({ data: { failed: { number, problem, message } } });
-          return;
-        }
-        translations = [[{ text: "", words: [], problem }]];
+        if (!signal.aborted) this.onmessage({ data: { failed: { number, problem, message } } });
+        return;
       }
       for (const [index, found] of translations.entries()) {
         if (found[0].problem) found[0].problem = "tooLong"; // the only one that the service has for a sentence
@@ -59,7 +56,7 @@ export class Service {
     this.onmessage({ data: { done: number } });
   }
 
-  // Groups sentences into requests within the limits.
+  // Groups sentences into requests within the limits; a sentence above them is alone.
   grouped(sentences) {
     const groups = [];
     let room = 0;
