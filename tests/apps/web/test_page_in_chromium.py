@@ -442,31 +442,24 @@ def test_the_page_returns_with_its_service(service, browser):
     page.close()
 
 
-def test_a_file_in_a_format_of_the_service_is_translated_by_it(service, browser):
-    page, posted = browser.new_page(locale="en-US"), []
-    page.route("**/frontend/settings", lambda route: route.fulfill(json={"supportedFilesFormat": [".docx"]}))
-
-    def answer(route):
-        posted.append(route.request.post_data_buffer)
-        if len(posted) == 1:
-            route.fulfill(status=500, json={"error": "no room"})
-        else:
-            route.fulfill(json={"translatedFileUrl": f"{service}download_file/x.docx"})
-
-    page.route("**/translate_file", answer)
+def test_a_dropped_file_in_a_format_of_the_service_is_translated_by_it(service, two_models, browser):
+    page = browser.new_page(locale="en-US")
     page.goto(service)
     until_idle(page)
-    page.evaluate("""
+    page.route("**/translate_file", lambda route: route.abort(), times=1)
+    page.evaluate(f"""
         const dataTransfer = new DataTransfer();
-        dataTransfer.items.add(new File(["content"], "a.docx"));
-        window.dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+        dataTransfer.items.add(new File(["<p id=x>{SENTENCES[0]}</p>"], "a.html"));
+        window.dispatchEvent(new DragEvent("drop", {{ dataTransfer, cancelable: true }}));
     """)
-    expect(page.locator("#file-note p")).to_have_text("a.docx could not be translated. no room")
-    page.locator("#file-note").get_by_role("button", name="Retry").click()
-    expect(page.locator("#file-note p")).to_have_text("a.docx is ready.")
-    assert page.locator("#file-note a").get_attribute("href") == f"{service}download_file/x.docx"
-    for name, value in (("source", "en"), ("target", "de"), ("file", "content")):
-        assert re.search(rf'name="{name}"[^\r]*(\r\n[^\r]+)?\r\n\r\n{value}\r\n'.encode(), posted[1])
+    note = page.locator("#file-note")
+    expect(note.locator("p")).to_have_text("a.html could not be translated.")
+    note.get_by_role("button", name="Retry").click()
+    expect(note.locator("p")).to_have_text("a.html is ready.")
+    with page.expect_download() as download:
+        note.get_by_role("link", name="Download").click()
+    (best,) = generated(two_models[0], SENTENCES[:1], num_beams=3)[0]
+    assert download.value.path().read_text() == f"<p id=x>{best['text']}</p>"
     page.close()
 
 
