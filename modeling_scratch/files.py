@@ -9,7 +9,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,23 +95,45 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
             if temporary.is_file():
                 os.chmod(temporary, mode)
             sync(temporary)
-            os.replace(temporary, path)
+            _replace(temporary, path)
         finally:
             remove(temporary)
 
 
-def check_new_output(out: Path) -> None:
-    """Raise UserError if a file or folder exists already, or cannot be made there."""
+def _replace(new: Path, path: Path) -> None:
+    """`os.replace`, which cannot replace a folder: the old one is first renamed, and back if that fails."""
+    if not is_real_folder(path):
+        os.replace(new, path)
+        return
+    old = path.with_name(f".{secrets.token_hex(4)}.tmp")
+    os.replace(path, old)
+    try:
+        os.replace(new, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+    remove(old)
+
+
+def check_new_output(out: Path, check_old: Callable[[Path], None] | None = None) -> None:
+    """
+    Raise UserError if a file or folder exists already, or cannot be made there.
+
+    Args:
+        check_old: raises UserError unless the file or folder that exists may be replaced.
+    """
     if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists; choose another name")
+        if check_old is None:
+            raise UserError(f"{out} exists; choose another name")
+        check_old(out)
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out}: the folder {out.absolute().parent} does not exist")
 
 
 @contextmanager
-def new_output(out: Path) -> Iterator[Path]:
+def new_output(out: Path, check_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """`written_whole` for a file or folder that a user names, and `check_new_output` allows."""
-    check_new_output(out)
+    check_new_output(out, check_old)
     with written_whole(out, only_writer=False) as temporary:
         yield temporary
 

@@ -167,7 +167,7 @@ def write_page(names: list[str], page: Path, license: str | None) -> None:
     page.mkdir()
     (page / "license").write_text(str(license_of(Path(name), run_of(Path(name)), license)))
     (page / "index.html").write_text("<p>A page")
-    (page / "model.json").write_text('{"directions": [{"title": "English to German"}]}')
+    (page / "model-1.json").write_text('{"directions": [{"title": "English to German"}]}')
     shutil.copy(Path(name) / "model.safetensors", page / "encoder.onnx")
 
 

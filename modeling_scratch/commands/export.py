@@ -26,7 +26,8 @@ def web_command(
             help="a Scratch model for each direction: folders or Hub names", metavar="MODEL...", show_default=False
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="the folder to write, or a file that ends in .html; it must not exist")],
+    out: Annotated[Path, typer.Argument(help="the folder to write, or a file that ends in .html")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a page that this command wrote")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="store 8-bit weights: a quarter of the model's size")] = False,
     debug: Debug = False,
 ) -> None:
@@ -38,9 +39,10 @@ def web_command(
     log_to_terminal()
     with one_line_errors(debug):
         from ..apps.web.export import export_one_file, export_page
+        from ..apps.web.site import check_is_page
 
         is_file = out.suffix.lower() == ".html"
-        with new_output(out) as path:
+        with new_output(out, check_is_page if overwrite else None) as path:
             difference = (export_one_file if is_file else export_page)(models, path, int8)
         how = "open it in a browser"
         if not is_file:

@@ -13,6 +13,7 @@ from translators import make_folder, run_translate
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.web.export import export_page
+from modeling_scratch.apps.web.site import read_described
 from modeling_scratch.apps.web.transformersjs import export_transformersjs
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.training.records import RunRecords
@@ -59,7 +60,7 @@ def test_its_card(trained):
 @needs_runtime
 def test_its_page(trained, tmp_path):
     export_page([str(trained)], tmp_path / "page")
-    (described,) = json.loads((tmp_path / "page" / "model.json").read_text())["directions"]
+    (described,) = read_described(tmp_path / "page")["directions"]
     shown = {key: described[key] for key in ("title", "languages", "sides", "examples", "facts")}
     assert shown["title"] == "Dates in ISO 8601"
     assert (shown["languages"], shown["sides"]) == ([], ["Input", "Output"])

@@ -37,7 +37,7 @@ from ...inference.translate import Translator
 from ...languages import base_language, language_name
 from ..documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..translate.workers import Pool
-from ..web.export import page_file
+from ..web.site import page_file
 from .batcher import Batcher, Busy
 from .clients import Client, Clients
 from .engines import Direction, Directions

@@ -1,12 +1,8 @@
 """Exports a model as a web page that runs it in the browser: a folder for any static server, or a single file."""
 
-import base64
-import gzip
 import json
-import re
 import shutil
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +25,16 @@ from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize
 from ..translate.kept_words import in_javascript
 from .language_table import language_table
 from .runtime import FOLDER, MODULES, PACKAGES, WASM, licenses, runtime_files
+from .site import page_file, write_folder, write_one_file
 from .tokenizers import EXPORTED_FILES, write_tokenizers
 
-PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR = "worker.js", "search.js", "confidence.js", "translator.js"
-# The modules of the page's own script, each before those that import from it.
-_SCRIPTS = ("text.js", "wordings.js", "strings.js", "models.js", "service.js", SCRIPT)
 LANGUAGES = "languages.json"
 LICENSES = f"{FOLDER}/LICENSES"
 # Settings of `generate()` that no export supports, in addition to `NEEDS_GENERATE`.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
 
-@torch.no_grad()
 def export_page(names: Sequence[str], folder: Path, quantize: bool = False, license: str | None = None) -> float:
     """
     Write the page of one or more models to a new folder. Each model has a folder of its own in it, such as en-de.
@@ -58,30 +51,48 @@ def export_page(names: Sequence[str], folder: Path, quantize: bool = False, lice
         UserError: two models go in the same direction, a tokenizer has no tokenizer.json, the graphs' results differ
             from the model's, or the runtime cannot be fetched.
     """
+    with temporary_folder(folder.parent) as parts:
+        described, difference = _write_parts(names, parts, quantize, license)
+        write_folder(parts, described, folder)
+    return difference
+
+
+def export_one_file(names: Sequence[str], path: Path, quantize: bool = False) -> float:
+    """Write the page of one or more models as a single file, which needs no server. Otherwise as `export_page`."""
+    with temporary_folder(path.parent) as parts:
+        described, difference = _write_parts(names, parts, quantize)
+        write_one_file(parts, described, path)
+    return difference
+
+
+@torch.no_grad()
+def _write_parts(
+    names: Sequence[str], parts: Path, quantize: bool, license: str | None = None
+) -> tuple[dict[str, Any], float]:
+    """
+    Write the files that the page's code reads to an empty folder. Returns the content of model.json, with the paths of
+    the files by the names that the code knows, and the largest difference; see `export_page`.
+    """
     models = [load_model(name, ScratchConfig.model_type).float().eval() for name in names]
-    runtime = runtime_files()  # before anything is written, since fetching them may fail
-    folder.mkdir()
-    directions, differences = [], []
+    shared, directions, differences = _write_shared(parts), [], []
     for name, model in zip(names, models, strict=True):
-        described, difference = _write_direction(name, model, folder, quantize, license)
+        described, difference = _write_direction(name, model, parts, quantize, license)
         directions.append(described)
         differences.append(difference)
-    described = {"shared": _write_shared(folder, runtime), "directions": directions}
-    (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return max(differences)
+    return {"shared": shared, "directions": directions}, max(differences)
 
 
 def _write_direction(
-    name: str, model: ScratchForConditionalGeneration, page: Path, quantize: bool, license: str | None
+    name: str, model: ScratchForConditionalGeneration, parts: Path, quantize: bool, license: str | None
 ) -> tuple[dict[str, Any], float]:
-    """Write a model to a page's folder. Returns its part of model.json, and its difference; see `export_page`."""
-    folder = page / "model"
+    """Write a model. Returns its part of model.json, and its difference; see `export_page`."""
+    folder = parts / "model"
     folder.mkdir()
     two, languages, takes_any_text = write_tokenizers(name, folder, "a page")
     codes = languages or [SOURCE, TARGET]
-    if (page / "-".join(codes)).exists():
+    if (parts / "-".join(codes)).exists():
         raise UserError(f"{name}: another model goes from {codes[0]} to {codes[1]} too; give one for each direction")
-    folder = folder.rename(page / "-".join(codes))
+    folder = folder.rename(parts / "-".join(codes))
     described = describe_model(model, name, languages, quantize, license)
     export_graphs(model, folder)
     difference = verify_scores(model, OnnxScorer(folder, read_search(model)))
@@ -91,33 +102,21 @@ def _write_direction(
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
     needed = [ENCODER, DECODER, *tokenizers, *write_confidence(name, folder, languages)]
     described |= {"codes": codes, "hasTargetTokenizer": two, "takesAnyText": takes_any_text}
-    return described | _described_files(page, {file: f"{folder.name}/{file}" for file in needed}), difference
+    return described | {"files": {file: f"{folder.name}/{file}" for file in needed}}, difference
 
 
-def _write_shared(page: Path, runtime: list[Path]) -> dict[str, Any]:
-    """Write all but the models to a page's folder. Returns the part of model.json about what the models share."""
-    (page / FOLDER).mkdir()
-    for path in runtime:
-        shutil.copyfile(path, page / FOLDER / path.name)
-    (page / LICENSES).write_text(licenses(), encoding="utf-8")
-    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR):
-        (page / file).write_text(page_file(file), encoding="utf-8")
+def _write_shared(parts: Path) -> dict[str, Any]:
+    """Write what all models share. Returns its part of model.json."""
+    (parts / FOLDER).mkdir()
+    for path in runtime_files():
+        shutil.copyfile(path, parts / FOLDER / path.name)
+    (parts / LICENSES).write_text(licenses(), encoding="utf-8")
+    for file in (_WORKER, _SEARCH, _CONFIDENCE, _TRANSLATOR):
+        (parts / file).write_text(page_file(file), encoding="utf-8")
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _CONFIDENCE, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
     shared = {"worker": _WORKER, "modules": modules, "wasm": wasm, "licenses": LICENSES}
-    return shared | _described_files(page, {file: file for file in (*modules, wasm, LICENSES, _WORKER)})
-
-
-def page_file(name: str) -> str:
-    """A file of the page. Its script is one file with all modules, since a page opened from disk cannot import any."""
-    folder, names = files(__package__) / "page", _SCRIPTS if name == SCRIPT else (name,)
-    text = "\n".join((folder / each).read_text(encoding="utf-8") for each in names)
-    return re.sub(r"^import .*\n|^export ", "", text, flags=re.MULTILINE) if name == SCRIPT else text
-
-
-def _described_files(page: Path, paths: dict[str, str]) -> dict[str, Any]:
-    """Files for model.json: the path of each in the page's folder, by the name that the page's code knows."""
-    return {"files": paths, "bytes": sum((page / path).stat().st_size for path in paths.values())}
+    return shared | {"files": {file: file for file in (*modules, wasm, LICENSES, _WORKER)}}
 
 
 def write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]:
@@ -130,42 +129,6 @@ def write_confidence(name: str, folder: Path, languages: list[str]) -> list[str]
     for file, text in content.items():
         (folder / file).write_text(text, encoding="utf-8")
     return list(content)
-
-
-def export_one_file(names: Sequence[str], path: Path, quantize: bool = False) -> float:
-    """Write the page of one or more models as a single file, which needs no server. Otherwise as `export_page`."""
-    with temporary_folder(path.parent) as temporary:
-        folder = temporary / "page"
-        difference = export_page(names, folder, quantize)
-        described = read_described(folder)
-        needed = [path for part in (described["shared"], *described["directions"]) for path in part["files"].values()]
-        packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}
-        style, script = ((folder / file).read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
-        text = (folder / PAGE).read_text(encoding="utf-8")
-        replacements = {
-            f'<link rel="stylesheet" href="{STYLE}">': f"<style>\n{style}</style>",
-            f'<script type="module" src="{SCRIPT}"></script>': (
-                f'<script id="files" type="application/json">{json.dumps(packed)}</script>\n'
-                f'<script type="module">\n{script}</script>'
-            ),
-            "script-src 'self'": "script-src 'unsafe-inline'",
-            "style-src 'self'": "style-src 'unsafe-inline'",
-            "connect-src 'self'; ": "",
-        }
-        for old, new in replacements.items():
-            assert old in text, old
-            text = text.replace(old, new, 1)
-        path.write_text(text, encoding="utf-8")
-    return difference
-
-
-def read_described(folder: Path) -> dict[str, Any]:
-    """Read model.json from a page's folder: "shared" for all models, and the "directions"; see `describe_model`."""
-    return json.loads((folder / MODEL).read_text(encoding="utf-8"))
-
-
-def _packed(content: bytes) -> str:
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def describe_model(

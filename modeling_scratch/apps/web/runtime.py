@@ -74,7 +74,6 @@ def runtime_files() -> list[Path]:
             fetched.mkdir()
             for package in PACKAGES:
                 _fetch(package, fetched)
-            shutil.rmtree(folder, ignore_errors=True)
     return [folder / name for name in (*MODULES, WASM)]
 
 

@@ -25,7 +25,8 @@ from ...hub.push import (
     repository_info,
 )
 from ...training.records import run_of
-from .export import PAGE, export_page, read_described
+from .export import export_page
+from .site import PAGE, read_described
 
 
 @contextmanager

@@ -109,6 +109,10 @@ def card_of_folder(name: str, languages: list[str], search: SearchSettings, task
 
 # {title}, for transformers.js
 
+```bash
+ONNXRUNTIME_NODE_INSTALL=skip npm install @huggingface/transformers  # skip: no GPU libraries, which are elsewhere
+```
+
 ```js
 import {{ pipeline }} from "@huggingface/transformers";
 const {called} = await pipeline("{task}", "user/name-onnx", {{ dtype: "fp32" }});

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import json
 import logging
 import math
@@ -18,7 +19,7 @@ import pytest
 import tiktoken
 import torch
 from conftest import ROOT, SHALLOW, every_choice_and_variant
-from pages import generated, in_node, needs_runtime, node
+from pages import HAS_RUNTIME, generated, in_node, needs_runtime, node
 from search_cases import enliven
 from texts import TEXTS
 from translators import CORPUS, DOUBTS, calibrate, load, sure_of, two_vocabularies
@@ -30,6 +31,7 @@ from modeling_scratch.apps.serve.readers import are_foreign, cut_into_sentences
 from modeling_scratch.apps.translate.kept_words import KEPT
 from modeling_scratch.apps.web import export
 from modeling_scratch.apps.web.language_table import language_table
+from modeling_scratch.apps.web.site import read_described
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.commands.export import app
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
@@ -151,17 +153,26 @@ def page(model, without_runtime, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def direction(page):
-    """The folder of the page's model."""
-    return page / "source-target"
-
-
-def with_runtime(page, folder):
-    """A copy of the page with its runtime."""
-    shutil.copytree(page, folder)
-    for path in export.runtime_files():
-        shutil.copy(path, folder / "runtime")
+def whole(page, tmp_path_factory):
+    """The files that the page's code reads, unpacked and with plain names, and the runtime if it was fetched."""
+    folder, described = tmp_path_factory.mktemp("pages"), read_described(page)
+    for part, prefix in zip((described["shared"], *described["directions"]), ("", "model/"), strict=True):
+        for name, path in part["files"].items():
+            file = folder / prefix / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(gzip.decompress((page / path).read_bytes()))
+        part["files"] = {name: f"{prefix}{name}" for name in part["files"]}
+    (folder / "model.json").write_text(json.dumps(described))
+    if HAS_RUNTIME:
+        for path in export.runtime_files():
+            shutil.copy(path, folder / "runtime")
     return folder
+
+
+@pytest.fixture(scope="module")
+def direction(whole):
+    """The folder of the page's model."""
+    return whole / "model"
 
 
 ENCODED = [text for text in TEXTS if text.strip()]
@@ -170,13 +181,12 @@ HEADS = [None, [[0, 1]]]
 
 
 @pytest.fixture(scope="module")
-def in_one_process(page, tmp_path_factory):
+def in_one_process(whole):
     """All results of the page's translator that the tests need."""
-    folder = with_runtime(page, tmp_path_factory.mktemp("pages") / "whole")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
     cases += [[WITH_KEPT, SEARCHES["beams"][1]], ["{0}, %s", {}]]
     cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
-    return in_node(folder, ENCODED, cases)
+    return in_node(whole, ENCODED, cases)
 
 
 @pytest.fixture(scope="module")
@@ -216,17 +226,17 @@ def test_any_text_is_encoded_as_in_python(model, in_one_process):
 
 
 @needs_runtime
-def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_python(model, page, direction, tmp_path):
+def test_a_tokenizer_whose_end_token_is_not_in_its_vocabulary_encodes_as_in_python(model, whole, tmp_path):
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b"the": 257, b" the": 258}
     encoding = tiktoken.Encoding("x", pat_str=r" ?\w+|\W", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 259})
     from_tiktoken(encoding).save_pretrained(tmp_path / "tokenizer")
     tokenizer, texts = adopt_tokenizer(str(tmp_path / "tokenizer")), ["The cat.", "the well-known cats", "the thé"]
     folder = shutil.copytree(model, tmp_path / "model")
     tokenizer.save_pretrained(folder)
-    whole = with_runtime(page, tmp_path / "page")
+    whole = shutil.copytree(whole, tmp_path / "page")
     (tmp_path / "written").mkdir()
     write_tokenizers(str(folder), tmp_path / "written", "a page")
-    shutil.copytree(tmp_path / "written", whole / direction.name, dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "written", whole / "model", dirs_exist_ok=True)
     expected = [tokenizer(text).input_ids for text in texts]
     assert {ids[-1] for ids in expected} == {tokenizer.eos_token_id}
     assert in_node(whole, texts)["ids"] == expected
@@ -396,13 +406,13 @@ SPOKEN = {
 
 
 @needs_runtime
-def test_confidence_and_doubts_are_those_in_python(model, page, direction, tmp_path):
+def test_confidence_and_doubts_are_those_in_python(model, whole, tmp_path):
     folder = calibrate(shutil.copytree(model, tmp_path / "model"))
-    whole, sentences = with_runtime(page, tmp_path / "page"), [*DOUBTS, *SENTENCES, ODD, *ENCODED[:10]]
+    whole, sentences = shutil.copytree(whole, tmp_path / "page"), [*DOUBTS, *SENTENCES, ODD, *ENCODED[:10]]
     described = json.loads((whole / "model.json").read_text())
-    written = export.write_confidence(str(folder), whole / direction.name, ["en", "de"])
+    written = export.write_confidence(str(folder), whole / "model", ["en", "de"])
     assert written == [FILE, "languages.json"]
-    described["directions"][0]["files"] |= {name: f"{direction.name}/{name}" for name in written}
+    described["directions"][0]["files"] |= {name: f"model/{name}" for name in written}
     (whole / "model.json").write_text(json.dumps(described))
     found = [each["found"] for each in in_node(whole, [], [[sentence, {}] for sentence in sentences])["translations"]]
     assert [best["doubt"] for best, *_ in found[:3]] == list(DOUBTS.values())
@@ -469,18 +479,30 @@ def test_search_settings_are_those_of_the_generation_config(make_model, caplog):
 
 
 def test_a_page_is_complete_and_contains_no_local_paths(page, direction):
-    described = json.loads((page / "model.json").read_text())
-    there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
+    described = read_described(page)
     parts = [described["shared"], *described["directions"]]
-    assert there == {"index.html", "page.css", "page.js", "model.json"}.union(
-        *(each["files"].values() for each in parts)
-    )
     for each in parts:
         assert each["bytes"] == sum((page / path).stat().st_size for path in each["files"].values())
     (model,) = described["directions"]
     assert (model["search"]["numBeams"], model["search"]["maxNewTokens"]) == (3, 20)
     assert model["longestSource"] == 60
     assert str(ROOT).encode() not in (direction / DECODER).read_bytes()
+
+
+def test_names_contain_a_hash_of_the_content_and_all_but_two_files_are_kept_offline(page):
+    there = {path.relative_to(page).as_posix(): path for path in page.rglob("*") if path.is_file()}
+    fixed = {name for name in there if not re.search(r"-[0-9a-f]{10}\b", name)}
+    assert fixed == {"index.html", "offline.js"}
+    for name in there.keys() - fixed:
+        assert hashlib.sha256(there[name].read_bytes()).hexdigest()[:10] in name
+    lists = re.findall(r"const (?:needed|others) = (.*);", there["offline.js"].read_text())
+    assert there.keys() - fixed == {name for each in lists for name in json.loads(each)}
+    manifest = json.loads(next(page.glob("manifest-*.json")).read_text())
+    assert manifest["name"]
+    assert all((page / icon["src"]).is_file() for icon in manifest["icons"])
+    index = there["index.html"].read_text()
+    for name in re.findall(r"""(?:src|href|data-model)=["'](?!data:|#)([^"']*)""", index):
+        assert name in there
 
 
 def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_path):
@@ -490,20 +512,60 @@ def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_pa
     with without_runtime():
         assert run("web", *folders, tmp_path / "page").exit_code == 0
         again = run("web", *folders, folders[0], tmp_path / "again")
-    directions = json.loads((tmp_path / "page" / "model.json").read_text())["directions"]
+    directions = read_described(tmp_path / "page")["directions"]
     assert [each["codes"] for each in directions] == [["en", "de"], ["de", "en"]]
-    assert [each["files"][ENCODER] for each in directions] == [f"en-de/{ENCODER}", f"de-en/{ENCODER}"]
+    assert [each["files"][ENCODER].partition("/")[0] for each in directions] == ["en-de", "de-en"]
+    others = json.loads(re.search(r"const others = (.*);", (tmp_path / "page" / "offline.js").read_text())[1])
+    assert set(others) == {*directions[1]["files"].values()}
     assert (again.exit_code, again.output.count("\n")) == (2, 1)
     assert "another model goes from en to de too" in again.output
 
 
+@pytest.mark.parametrize("name", ["page", "page.html"])
+def test_overwrite_replaces_a_page_alone_and_only_by_a_whole_one(name, trained, without_runtime, tmp_path):
+    out = tmp_path / name
+    with without_runtime() as patch:
+        without_graphs(patch)
+        assert run("web", trained, out, "--overwrite").exit_code == 0
+        before = contents(out)
+        for arguments, message in (((trained,), "exists"), (("none", "--overwrite"), "no such folder")):
+            result = run("web", arguments[0], out, *arguments[1:])
+            assert result.exit_code == 2
+            assert message in result.output
+        assert contents(out) == before
+        assert run("web", trained, out, "--overwrite", "--int8").exit_code == 0
+        assert contents(out) != before
+        strange = out / "en-de" / "CNAME" if out.is_dir() else out
+        strange.write_text("mine")
+        before = contents(out)
+        result = run("web", trained, out, "--overwrite")
+        assert (result.exit_code, result.output.count("\n")) == (2, 1)
+        assert str(strange) in result.output
+        (tmp_path / "link").symlink_to(out)
+        assert run("web", trained, tmp_path / "link", "--overwrite").exit_code == 2
+    assert contents(out) == before
+    assert {path.name for path in tmp_path.iterdir()} == {name, "link"}
+
+
+def contents(out):
+    files = [out] if out.is_file() else [path for path in sorted(out.rglob("*")) if path.is_file()]
+    return {path: path.read_bytes() for path in files}
+
+
+def without_graphs(patch) -> list[str]:
+    """Exports pages without graphs. Returns a list of the graphs that are later quantized."""
+    quantized = []
+    patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
+    patch.setattr(export, "OnnxScorer", lambda folder, search: None)
+    patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
+    patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))
+    return quantized
+
+
 def test_one_file_has_no_references_and_the_facts_of_its_run(trained, without_runtime, tmp_path):
-    out, quantized = tmp_path / "page.html", []
-    with without_runtime() as patch:  # and without graphs
-        patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
-        patch.setattr(export, "OnnxScorer", lambda folder, search: None)
-        patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
-        patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))
+    out = tmp_path / "page.html"
+    with without_runtime() as patch:
+        quantized = without_graphs(patch)
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
     assert quantized == [ENCODER, DECODER]

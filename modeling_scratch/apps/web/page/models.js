@@ -3,29 +3,42 @@
 const embedded = document.getElementById("files") && JSON.parse(document.getElementById("files").textContent);
 export const isOneFile = Boolean(embedded);
 
-async function unpacked(base64) {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+// Some servers send a compressed file as the compressed form of another, which the browser unpacks.
+async function unpacked(content) {
+  const start = new Uint8Array(await content.slice(0, 2).arrayBuffer());
+  const isPacked = start[0] === 0x1f && start[1] === 0x8b;
+  const stream = isPacked ? content.stream().pipeThrough(new DecompressionStream("gzip")) : content.stream();
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-async function fetched(name, progress) {
-  const response = await fetch(name, { cache: "no-cache" }); // another export has files with the same names
+async function fetched(path, progress) {
+  const response = await fetch(path);
   if (!response.ok) throw new Error(`the server answered ${response.status}`);
   const parts = [];
   for (const reader = response.body.getReader(); ; ) {
     const { done, value } = await reader.read();
-    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
+    if (done) return new Blob(parts);
     parts.push(value);
     progress(value.length);
   }
 }
 
-export async function read(name, progress = () => {}) {
+const decoded = (base64) => new Blob([Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))]);
+
+export async function read(path, progress = () => {}) {
   try {
-    return await (embedded ? unpacked(embedded[name]) : fetched(name, progress));
+    return await unpacked(embedded ? decoded(embedded[path]) : await fetched(path, progress));
   } catch (error) {
-    throw new Error(`${name} cannot be loaded (${error.message}).`);
+    throw new Error(`${path} cannot be loaded (${error.message}).`);
+  }
+}
+
+// Keeps the page's files, so that it works without a network from now on.
+async function keepOffline() {
+  try {
+    if (!isOneFile) await navigator.serviceWorker.register("offline.js");
+  } catch {
+    // Browsers have no service workers in insecure or sandboxed pages.
   }
 }
 
@@ -66,7 +79,8 @@ export class Models {
       });
     });
     worker.postMessage({ load: { model, files, codes } }, buffersOf(files));
-    return loaded;
+    await loaded;
+    keepOffline();
   }
 
   async startWorker(progress) {

@@ -763,9 +763,10 @@ get("install").addEventListener("click", () => installing.prompt());
 
 async function start() {
   get("closed").remove();
-  const { service, shared, directions } = JSON.parse(new TextDecoder().decode(await read("model.json")));
+  const { service, shared, directions } = JSON.parse(new TextDecoder().decode(await read(document.documentElement.dataset.model)));
   get("app").hidden = false;
-  new Page(service ? new Service(service, kept.get("key") ?? "") : new Models(shared), directions);
+  const translator = service ? new Service(service, kept.get("key") ?? "") : new Models(shared);
+  new Page(translator, directions);
 }
 
 start().catch((error) => {

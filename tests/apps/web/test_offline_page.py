@@ -1,0 +1,101 @@
+"""In headless Chromium, an exported page works without a network after one visit, and shows the newest export."""
+
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from pages import needs_runtime
+from translators import make_folder
+
+from modeling_scratch.apps.web.export import export_page
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    needs_runtime,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """A folder with a page in a subfolder of `site`, and an export that is to replace it."""
+    model = str(make_folder(tmp_path / "model"))
+    (tmp_path / "site").mkdir()
+    export_page([model], tmp_path / "site" / "sub")
+    export_page([model], tmp_path / "next", quantize=True)
+    return tmp_path
+
+
+@pytest.fixture
+def serving():
+    """Serves a folder at an address that stays the same. Yields functions that start and stop it, and what it sent."""
+    sent, servers, port = [], [], [0]
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+        def copyfile(self, source, output):
+            sent.append(self.path)
+            super().copyfile(source, output)
+
+    def start(folder) -> str:
+        servers.append(ThreadingHTTPServer(("127.0.0.1", port[0]), partial(Handler, directory=folder)))
+        port[0] = servers[-1].server_port
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{port[0]}/"
+
+    def stop():
+        servers[-1].shutdown()
+        servers[-1].server_close()
+
+    yield start, stop, sent
+    stop()
+
+
+def translated(page) -> str:
+    page.fill("#source", "The old man sleeps.")
+    sync_api.expect(page.locator("#target .word").first).to_be_visible(timeout=120_000)
+    return page.locator("#target").text_content()
+
+
+def test_a_page_in_a_subfolder_works_offline_after_one_visit_and_then_shows_a_new_export(pages, serving):
+    start, stop, sent = serving
+    url = f"{start(pages / 'site')}sub/"
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page, wrong = browser.new_page(), []
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.goto(url)
+        online = translated(page)
+        page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+        kept = page.evaluate("caches.keys()")
+        assert len(kept) == 1
+        assert len(sent) == len(set(sent))  # nothing is sent a second time in order to be kept
+        stop()
+        for address in (url, f"{url}index.html"):
+            page.goto(address)
+            assert translated(page) == online
+        assert wrong == []
+        shutil.rmtree(pages / "site" / "sub")
+        (pages / "next").rename(pages / "site" / "sub")
+        start(pages / "site")
+        page.goto(url)
+        assert page.locator("html").get_attribute("data-model") == read_name(pages / "site" / "sub")
+        translated(page)
+        while kept == (now := page.evaluate("caches.keys()")) or len(now) != 1:
+            page.wait_for_timeout(200)
+        stop()
+        page.goto(url)
+        assert page.locator("html").get_attribute("data-model") == read_name(pages / "site" / "sub")
+        assert translated(page)
+        start(pages / "site")
+        browser.close()
+
+
+def read_name(page) -> str:
+    return next(page.glob("model-*.json")).name
