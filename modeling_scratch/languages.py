@@ -1,5 +1,6 @@
 """Language tags: their ISO 639 codes and English names, and which languages put no spaces between sentences."""
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -68,3 +69,8 @@ def is_translatable(text: str) -> bool:
     differently. White space, punctuation and symbols on their own are kept as they are.
     """
     return any(map(str.isalnum, text))
+
+
+def is_tag(code: str) -> bool:
+    """Whether a text has the form of a language tag, such as en or pt-BR."""
+    return re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) is not None

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -28,8 +27,9 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from .errors import UserError
 from .files import reading
+from .languages import is_tag
+from .model import ScratchConfig
 from .model.confidence import FILE, Confidence
-from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
@@ -186,11 +186,6 @@ def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The source and target language codes that a saved tokenizer names, such as en and pt-BR; [] if it names none."""
     codes = [str(tokenizer.init_kwargs.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
     return codes if all(map(is_tag, codes)) else []
-
-
-def is_tag(code: str) -> bool:
-    """Whether a text has the form of a language tag, such as en or pt-BR."""
-    return re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) is not None
 
 
 def has_whole_symbols(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -50,15 +50,16 @@ class _BarHandler(logging.Handler):
             tqdm.write(prefix + self.format(record), file=sys.stderr)
 
 
-def log_to_terminal(level: int = logging.INFO) -> None:
+def log_to_terminal(level: int = logging.INFO, uses_transformers: bool = True) -> None:
     """Send this package's log to stderr, above any progress bar, and hide the progress bars of the libraries."""
     logger = logging.getLogger("modeling_scratch")
     logger.setLevel(level)
     logger.handlers = [_BarHandler()]
     logger.propagate = False
-    from transformers.utils.logging import disable_progress_bar  # here, since not every command needs it
+    if uses_transformers:
+        from transformers.utils.logging import disable_progress_bar  # here, since it takes a second
 
-    disable_progress_bar()
+        disable_progress_bar()
     logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # warns that tied weights are saved once
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 

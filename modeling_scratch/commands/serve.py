@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import socket
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -80,7 +81,7 @@ def main(
     together share batches. Text is cut into sentences, or into lines where the model has no languages, and keeps its
     line breaks.
     """
-    log_to_terminal()
+    log_to_terminal(uses_transformers=engine == "torch")
     with one_line_errors(debug), as_user_error(kinds=ValueError):
         for option, value in (("--api-key", api_key), ("--metrics-key", metrics_key)):
             if value == "":
@@ -98,13 +99,13 @@ def main(
         from ..apps.serve.engines import ENGINES, Directions, load_direction
         from ..apps.serve.service import Limits, Service
         from ..apps.serve.storage import Suggestions
-        from ..apps.translate.workers import Pool, before_forking, worker_count
+        from ..apps.translate.workers import Pool, before_forking, cores_of_process, worker_count
 
         clients = Clients(max_characters, requests_per_minute, api_key, api_keys, key_optional)
         kept = Suggestions(suggestions) if suggestions else None
         with listening(host, port) as listener:  # before the models: fails fast if the port is taken
-            with before_forking() as cores:
-                # CTranslate2's threads are its own.
+            # CTranslate2's threads are its own.
+            with nullcontext(cores_of_process()) if engine == "ctranslate2" else before_forking() as cores:
                 options = {"threads": cores} if engine == "ctranslate2" else {"dtype": dtype}
                 load = partial(ENGINES[engine], **options)
                 directions = Directions(load_direction(model, load) for model in models)

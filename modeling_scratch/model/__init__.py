@@ -1,24 +1,7 @@
 """
-The model and its pipeline: the files that travel with every checkpoint. Importing them registers the model with the
-Auto classes.
+The model and its pipeline: the files that travel with every checkpoint. Importing a class from here registers the model
+with the Auto classes; importing a module of this package imports no more than it needs.
 """
-
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
-
-from .configuration_scratch import ScratchConfig
-from .modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration, ScratchModel, ScratchPreTrainedModel
-from .translation_pipeline import ScratchTranslationPipeline
-
-AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)
-AutoModel.register(ScratchConfig, ScratchModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(ScratchConfig, ScratchForConditionalGeneration, exist_ok=True)
-AutoModelForTextEncoding.register(ScratchConfig, ScratchEncoderModel, exist_ok=True)
-
-# Makes save_pretrained copy the code beside the weights.
-ScratchConfig.register_for_auto_class("AutoConfig")
-ScratchModel.register_for_auto_class("AutoModel")
-ScratchForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-ScratchEncoderModel.register_for_auto_class("AutoModelForTextEncoding")
 
 __all__ = [
     "ScratchConfig",
@@ -28,3 +11,27 @@ __all__ = [
     "ScratchPreTrainedModel",
     "ScratchTranslationPipeline",
 ]
+
+
+def __getattr__(name: str):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
+
+    from . import modeling_scratch, translation_pipeline
+    from .configuration_scratch import ScratchConfig
+
+    classes = {"AutoConfig": ScratchConfig, "AutoModel": modeling_scratch.ScratchModel}
+    classes["AutoModelForSeq2SeqLM"] = modeling_scratch.ScratchForConditionalGeneration
+    classes["AutoModelForTextEncoding"] = modeling_scratch.ScratchEncoderModel
+    AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)
+    AutoModel.register(ScratchConfig, classes["AutoModel"], exist_ok=True)
+    AutoModelForSeq2SeqLM.register(ScratchConfig, classes["AutoModelForSeq2SeqLM"], exist_ok=True)
+    AutoModelForTextEncoding.register(ScratchConfig, classes["AutoModelForTextEncoding"], exist_ok=True)
+    for auto_class, each in classes.items():  # makes save_pretrained copy the code beside the weights
+        each.register_for_auto_class(auto_class)
+    found = {each: getattr(modeling_scratch, each, None) for each in __all__}
+    found |= {"ScratchConfig": ScratchConfig}
+    found |= {"ScratchTranslationPipeline": translation_pipeline.ScratchTranslationPipeline}
+    globals().update(found)
+    return found[name]

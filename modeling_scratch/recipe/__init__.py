@@ -14,6 +14,7 @@ CONFIGURATION_FOLDER = next(
     folder for folder in (_PACKAGE / "configuration", _PACKAGE.parent / "configuration") if folder.is_dir()
 )
 
+SOURCE, TARGET = "source", "target"  # the two sides of a pair
 SECONDS_TO_ANSWER = 60.0  # how long a push waits for each response of the Hub
 SECONDS_TO_PUSH = 3600.0  # how long its whole upload may take
 

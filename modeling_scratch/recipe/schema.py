@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 
 from ..metrics import CANONICAL, METRICS, asked_for, check_beams
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig
-from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
+from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH, SOURCE, TARGET
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
@@ -88,7 +88,6 @@ class Section(BaseModel):
 
 EMBEDDED_CORPUS, DATES = "embedded", "dates"
 EMBEDDED = (EMBEDDED_CORPUS, DATES)  # what is generated here
-SOURCE, TARGET = "source", "target"  # the two sides of a pair
 FEATURES = "features"  # what else the target depends on
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # may differ from the model's own

@@ -22,7 +22,8 @@ from ..data.tokenizer import features_of, pair_lengths, texts
 from ..errors import Stopped, as_user_error
 from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
-from ..inference.translate import Batch, Translations, Translator, best_texts
+from ..inference.translate import Translator
+from ..inference.translations import Batch, Translations, best_texts
 from ..loading import load_confidence
 from ..metrics import METRICS, can_tell, check_beams, rank, score
 from ..model.batched_generation import setting_of

@@ -12,14 +12,16 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import UserError
-from ...loading import load_tokenizers, vocabulary_size
+from ...loading import has_whole_symbols, load_confidence, load_tokenizers, named_languages, vocabulary_size
+from ...model.confidence import FILE
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
+from ..serve.ctranslate2_engine import ORIGIN, SETTINGS
+from ..web.described import read_origin
 from .checking import copy_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights, misfits
 
-SETTINGS = "generation.json"  # the file next to the model with arguments for translate_batch
 LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, whose size is a hard limit in CTranslate2
 
 _ACTIVATIONS = {
@@ -246,4 +248,10 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     write_settings(model, vocabularies[1], folder)
     copy_tokenizers(name, folder)
+    source, _ = load_tokenizers(name)
+    origin = read_origin(name, model.config) | {"name": name, "languages": named_languages(source)}
+    origin |= {"takesAnyText": has_whole_symbols(source), "limit": model.config.max_position_embeddings}
+    (folder / ORIGIN).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if (confidence := load_confidence(name)) is not None:
+        (folder / FILE).write_text(confidence.text(), encoding="utf-8")
     return difference

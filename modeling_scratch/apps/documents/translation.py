@@ -1,24 +1,26 @@
 """Translates a document for `scratch translate --format`: all its sentences in one call."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error, beginning
-from ...inference.translate import Translator
 from ..translate.kept_words import ADDRESSES, KeptWords
 from ..translate.lines import Warnings, as_translated, check_lengths, translated_texts, whole_input
 from ..translate.paragraphs import Translated, translate_paragraphs
 from ..translate.placement import PlainTexts
 from .document import translate_document
 
+if TYPE_CHECKING:
+    from ...inference.translate import Translator
+
 
 def translated_document(
     path: Path | None,
     format: str,
     languages: tuple[str | None, str | None],
-    translator: Translator,
+    translator: "Translator",
     settings: dict[str, Any],
     keep_going: bool = False,
     quiet: bool = False,
@@ -53,7 +55,7 @@ def translated_document(
 
 def translate_sentences(
     sentences: list[str],
-    translator: Translator,
+    translator: "Translator",
     settings: dict[str, Any],
     keep_going: bool,
     quiet: bool,

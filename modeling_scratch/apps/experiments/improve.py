@@ -27,7 +27,8 @@ from ...data.sources import load_pairs, source_of
 from ...data.tokenizer import texts
 from ...errors import Stopped, UserError
 from ...files import one_line, read_json, sha256, write_lines, write_whole
-from ...inference.translate import Translator, best_texts
+from ...inference.translate import Translator
+from ...inference.translations import best_texts
 from ...loading import load_tokenizers, load_translator
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import (

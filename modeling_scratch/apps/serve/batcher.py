@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...inference.translate import Translation, Translations
+from ...inference.translations import Translation, Translations
 from ..translate.workers import Pool, WorkerLost
 from .engines import Engine
 

@@ -33,7 +33,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ... import __version__
 from ...errors import UserError
-from ...inference.translate import Translator
 from ...languages import base_language, language_name
 from ..documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..translate.workers import Pool
@@ -402,7 +401,7 @@ class Service:
         """The service and its models, for the page."""
         directions = [
             each.described
-            | {"search": {"numBeams": each.engine.num_beams}, "isAligned": isinstance(each.engine, Translator)}
+            | {"search": {"numBeams": each.engine.num_beams}, "isAligned": getattr(each.engine, "is_aligned", True)}
             for each in self.directions.all
         ]
         service = {

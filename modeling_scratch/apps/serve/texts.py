@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
-
 from ...errors import UserError, beginning
-from ...inference.translate import Translation, Translations, distinct
+from ...inference.translations import Translation, Translations, distinct
 from ...model.confidence import DOUBTFUL
 from ..translate.lines import as_translated
 from ..translate.paragraphs import Translated
@@ -207,8 +205,9 @@ def _restored(plain: PlainTexts, place: int, translation: Translation) -> Transl
     found, weights = plain.restore(place, as_translated(text, translation)), translation.weights
     if weights is None:
         return replace(translation, text=found.text)
-    to_target = torch.zeros(len(found.text.split()), len(weights))  # (words of the whole text, words of the model's)
-    to_source = torch.zeros(len(plain.originals[place].split()), weights.shape[1])
+    # (words of the whole text, words of the model's)
+    to_target = weights.new_zeros(len(found.text.split()), len(weights))
+    to_source = weights.new_zeros(len(plain.originals[place].split()), weights.shape[1])
     for matrix, places in ((to_target, found.targets), (to_source, found.sources)):
         for word, holders in places.items():
             if word >= 0:

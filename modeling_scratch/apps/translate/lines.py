@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
-from ...inference.translate import Translation, Translations, Translator, distinct
-from ...loading import has_whole_symbols
+from ...inference.translations import Translation, Translations, distinct
 from ...model.confidence import DOUBTFUL
 from .kept_words import KeptWords
 from .paragraphs import Translated, guessed_links
 from .placement import PlainTexts
+
+if TYPE_CHECKING:
+    from ...inference.translate import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +207,7 @@ class Warnings:
                 logger.warning(f"{total}; the last is {self.unit} {numbers[-1]}")
 
 
-def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
+def check_lengths(translator: "Translator", tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
     """
     Compare the lengths of sentences with the model's limit and with the longest in training, if the generation config
     records it.
@@ -260,7 +262,7 @@ def _decoded(lines: Sequence[bytes], first: int, features: Features) -> tuple[li
     return sentences, found, problems
 
 
-def _check_file(text: TextInput, translator: Translator, features: Features, kept: KeptWords | None) -> None:
+def _check_file(text: TextInput, translator: "Translator", features: Features, kept: KeptWords | None) -> None:
     """
     Raise UserError for the first line that cannot be translated. Lines with fewer bytes than the model takes tokens are
     not tokenized: each token except the end token is at least one byte.
@@ -278,7 +280,7 @@ def _check_file(text: TextInput, translator: Translator, features: Features, kep
 
 
 def translated_texts(
-    translator: Translator, plain: PlainTexts, tokens: list[list[int]], progress: Callable[[int], Any], **settings
+    translator: "Translator", plain: PlainTexts, tokens: list[list[int]], progress: Callable[[int], Any], **settings
 ) -> Translations:
     """
     The translations of texts without their kept words. Those of texts with kept words come with alignments, by which
@@ -301,10 +303,12 @@ def translated_texts(
 
 def as_translated(source: str, translation: Translation) -> Translated:
     """A translation as one line, with the links of its words; guessed ones if it has no alignments."""
+    text, weights = one_line(translation.text), translation.weights
+    if weights is None:
+        return Translated(text, guessed_links(source, text))
     from ...inference.alignments import links_of
 
-    text, weights = one_line(translation.text), translation.weights
-    return Translated(text, guessed_links(source, text) if weights is None else links_of(weights))
+    return Translated(text, links_of(weights))
 
 
 def _rows(
@@ -343,7 +347,7 @@ def _rows(
 def translate_lines(
     path: Path | None,
     file: TextIO,
-    translator: Translator,
+    translator: "Translator",
     settings: dict[str, Any],
     n_best: bool = False,
     scores: bool = False,
@@ -371,6 +375,8 @@ def translate_lines(
     Raises:
         UserError: a line cannot be translated. In a file, this is found before translating.
     """
+    from ...loading import has_whole_symbols  # here, since the service may run without PyTorch
+
     text, warnings = TextInput(path), Warnings("line")
     if text.total is not None and not keep_going:
         _check_file(text, translator, features, kept)

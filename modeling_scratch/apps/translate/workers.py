@@ -16,10 +16,8 @@ from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-import torch
-
 from ...errors import UserError
-from ...inference.translate import Batch, Translations
+from ...inference.translations import Batch, Translations
 
 _MAX_BY_DEFAULT = 8
 _BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time
@@ -32,12 +30,22 @@ class BatchTranslator(Protocol):
         """Translate texts, given their token ids. The translations of each are returned best first."""
 
 
+def cores_of_process() -> int:
+    """How many cores this process may use, or OMP_NUM_THREADS."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal():
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def before_forking() -> Iterator[int]:
     """
     A context in which to load models and fork workers. PyTorch uses one thread in it, since OpenMP's threads do not
     survive a fork. Yields the number of threads that PyTorch uses outside.
     """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -190,6 +198,8 @@ def _end_with_parent() -> None:
 
 
 def _work(connection, translators: list[BatchTranslator], threads: int, listener: socket.socket | None) -> None:
+    import torch
+
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Terminals send SIGINT to all of their processes, and systemd sends SIGTERM; the parent decides when workers end.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -7,22 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
 
-from ...errors import UserError, as_user_error, explained_import
+from ...errors import UserError, as_user_error
 from ...files import temporary_folder
 from ...inference.alignments import alignment_heads
-from ...languages import language_name
 from ...loading import load_confidence
 from ...model.confidence import FILE
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
-from ...recipe.schema import SOURCE, TARGET
+from ...recipe import SOURCE, TARGET
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from ..translate.kept_words import in_javascript
+from .described import describe_origin, read_origin
 from .language_table import language_table
 from .runtime import FOLDER, MODULES, PACKAGES, WASM, licenses, runtime_files
 from .site import page_file, write_folder, write_one_file
@@ -153,7 +152,7 @@ def describe_model(
     with as_user_error(f"{name}: ", ValueError):
         heads = alignment_heads(model)
     search = exported_search(model, name, "the page", keeps_phrases=False)
-    described = describe_origin(name, languages, model.config, license)
+    described = describe_origin(name, languages, read_origin(name, model.config, license))
     return described | {
         "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
@@ -169,31 +168,6 @@ def describe_model(
             "suppressedTokens": [token for sequence in search.banned if len(sequence) == 1 for token in sequence],
         },
         "facts": [*described["facts"], *_technical_facts(model, is_quantized)],
-    }
-
-
-def describe_origin(
-    name: str, languages: list[str], config: PreTrainedConfig, license: str | None = None
-) -> dict[str, Any]:
-    """A model's languages, examples, and facts that its run recorded. The arguments are those of `describe_model`."""
-    is_translator, task = task_of(config) == TRANSLATION, None
-    try:
-        from .run_facts import examples_of, facts_of, records_of
-    except ModuleNotFoundError as error:
-        if explained_import(error) is None:
-            raise
-        examples, facts = [], []  # in a service without the extra for training
-    else:
-        run = records_of(name)
-        examples, facts, task = examples_of(run), facts_of(Path(name), run, license), run and run.recipe.data.task
-    return {
-        "title": title_of_model(name, languages if is_translator else [], task),
-        "languages": languages,
-        "sides": [language_name(tag) for tag in languages] if is_translator and languages else ["Input", "Output"],
-        "isTranslator": is_translator,
-        "hasSentences": is_translator or bool(languages),
-        "examples": examples,
-        "facts": facts,
     }
 
 
@@ -218,15 +192,6 @@ def exported_search(
     loses_phrases = not keeps_phrases and any(len(sequence) > 1 for sequence in search.banned)
     warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if loses_phrases else [])], where)
     return search
-
-
-def title_of_model(name: str, languages: list[str], task: str | None = None) -> str:
-    """
-    A translator's languages, such as "English to German"; or else what the outputs are, if the recipe says so; or else
-    the last part of the model's name.
-    """
-    task = task and task[0].upper() + task[1:]
-    return " to ".join(map(language_name, languages)) or task or Path(name).name
 
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:

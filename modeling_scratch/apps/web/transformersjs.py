@@ -24,7 +24,8 @@ from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings
 from ..convert.onnx import DecoderGraph, EncoderGraph, OnnxScorer, quantize_weights, write_graph
-from .export import exported_search, title_of_model
+from .described import title_of_model
+from .export import exported_search
 from .run_facts import examples_of, records_of
 from .tokenizers import write_tokenizers
 

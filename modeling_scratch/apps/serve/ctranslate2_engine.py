@@ -1,0 +1,140 @@
+"""Translates with CTranslate2, without PyTorch and Transformers, which take seconds to import."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ctranslate2  # from an extra of this package
+from huggingface_hub import hf_hub_download
+from tokenizers import Tokenizer
+
+from ...errors import UserError
+from ...files import written_whole
+from ...inference.translations import Translation, Translations
+from ...languages import is_translatable
+from ...model.confidence import Confidence
+
+# In a folder that `scratch convert ctranslate2` wrote: arguments for translate_batch, and what the model is for.
+SETTINGS, ORIGIN = "generation.json", "origin.json"
+_TARGET_FOLDER = "target_tokenizer"  # as in model/translation_pipeline.py, which imports PyTorch; a test compares them
+_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
+# As in model/batched_generation.py, which imports PyTorch; a test compares what they do.
+_INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_SEPARATOR = "\u001f"
+
+
+class CTranslate2Engine:
+    """
+    A model on the CPU. It returns no word alignments.
+
+    Args:
+        name: a folder that `scratch convert ctranslate2` wrote, or another model, which is converted once.
+        threads: how many sub-batches are translated at a time.
+    """
+
+    can_fork = False  # CTranslate2 starts threads, which a forked process would not have
+    is_aligned = False
+
+    def __init__(self, name: str, threads: int):
+        folder = Path(name) if (Path(name) / ORIGIN).is_file() else _converted(name)
+        self.origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+        self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        self.limit, self.num_beams = self.origin["limit"], self.settings["beam_size"]
+        # One thread per sub-batch: several would wait for each other at every step.
+        options = {"inter_threads": threads, "intra_threads": 1}
+        self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
+        self.source, self.target = _load_tokenizers(folder)
+        self.confidence = Confidence.load(str(folder))
+
+    def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
+        takes_any = self.origin["takesAnyText"]
+        given = zip(texts, features or [""] * len(texts), strict=True)
+        read = [with_features(text, each) if takes_any or is_translatable(text) else "" for text, each in given]
+        filled = [place for place, text in enumerate(read) if text]
+        tokens: list[list[int]] = [[] for _ in texts]
+        for place, encoding in zip(filled, self.source.encode_batch([read[place] for place in filled]), strict=True):
+            tokens[place] = encoding.ids
+        return tokens
+
+    def translate_batch(
+        self,
+        texts: Sequence[str],
+        tokens: list[list[int]],
+        num_beams: int | None = None,
+        num_return_sequences: int = 1,
+        **ignored,
+    ) -> Translations:
+        settings = self.settings | {"num_hypotheses": num_return_sequences, "beam_size": num_beams or self.num_beams}
+        share = math.ceil(sum(map(len, tokens)) / self.translator.num_translators)
+        results = self.translator.translate_batch(
+            [[self.source.id_to_token(id) for id in row] for row in tokens],
+            max_batch_size=max(1, min(share, _TOKENS)),
+            batch_type="tokens",
+            return_scores=True,
+            return_end_token=True,
+            **settings,
+        )
+        return [
+            [self._translation(ids, *each) for each in zip(result.hypotheses, result.scores, strict=True)]
+            for ids, result in zip(tokens, results, strict=True)
+        ]
+
+    def _translation(self, source: list[int], tokens: list[str], score: float) -> Translation:
+        text = self.target.decode([self.target.token_to_id(token) for token in tokens], skip_special_tokens=True)
+        # CTranslate2 divides the score by length^penalty.
+        total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
+        is_cut = not tokens or tokens[-1] not in self.settings["end_token"]
+        confidence = self.confidence(source, length, total) if self.confidence and tokens else None
+        return Translation(text, total, is_cut, length=length, confidence=confidence)
+
+
+def with_features(text: str, features: str = "") -> str:
+    """What models read of a source: its features, each followed by a separator, and the text, all cleaned."""
+    text = _clean(text)
+    tags = filter(None, map(_clean, features.split(";"))) if text else ()
+    return "".join(f"{tag}{_SEPARATOR}" for tag in tags) + text
+
+
+def _clean(text: str) -> str:
+    return " ".join(_INVISIBLE.sub("", text).split())
+
+
+def _load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The source's and the target's; one object if they are shared."""
+    parts = [part for part in (folder, folder / _TARGET_FOLDER) if (part / "tokenizer.json").is_file()]
+    if not parts:
+        raise UserError(f"{folder}: the tokenizer has no tokenizer.json, which --engine ctranslate2 needs")
+    source, *others = [Tokenizer.from_file(str(part / "tokenizer.json")) for part in parts]
+    for each in (source, *others):
+        each.no_truncation()
+        each.no_padding()
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    target = others[0] if others else Tokenizer.from_file(str(folder / "tokenizer.json"))
+    source.encode_special_tokens = bool(config.get("split_special_tokens"))
+    return source, target
+
+
+def _converted(name: str) -> Path:
+    """A model's folder for CTranslate2, made by a process of its own and kept until the model's files change."""
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = Path(hf_hub_download(name, "config.json")).parent  # of a commit
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "checkpoints" not in path.parts]
+    seen = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in files]
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "modeling_scratch"
+    made = root / f"ctranslate2-{hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:20]}"
+    if not made.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        with written_whole(made, only_writer=False) as temporary:
+            command = [sys.executable, "-m", "modeling_scratch", "convert", "ctranslate2", name, str(temporary)]
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if done.returncode:
+                raise UserError((done.stderr.splitlines() or ["no reason given"])[-1].removeprefix("error: "))
+    return made
