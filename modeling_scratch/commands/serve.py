@@ -104,10 +104,9 @@ def main(
         clients = Clients(max_characters, requests_per_minute, api_key, api_keys, key_optional)
         kept = Suggestions(suggestions) if suggestions else None
         with listening(host, port) as listener:  # before the models: fails fast if the port is taken
-            # CTranslate2's threads are its own.
-            with nullcontext(cores_of_process()) if engine == "ctranslate2" else before_forking() as cores:
-                options = {"threads": cores} if engine == "ctranslate2" else {"dtype": dtype}
-                load = partial(ENGINES[engine], **options)
+            is_torch = engine == "torch"
+            with before_forking() if is_torch else nullcontext(cores_of_process()) as cores:
+                load = partial(ENGINES[engine], **({"dtype": dtype} if is_torch else {}))
                 directions = Directions(load_direction(model, load) for model in models)
                 engines = [each.engine for each in directions.all]
                 count = worker_count(workers, all(each.can_fork for each in engines), cores)

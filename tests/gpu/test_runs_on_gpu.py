@@ -27,7 +27,8 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.translate.workers import worker_count
-from modeling_scratch.inference.translate import Translator, best_texts
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.training import compilation, start
 from modeling_scratch.training.folder import SCALER, RunFolder
 from modeling_scratch.training.progress import Progress, read_progress

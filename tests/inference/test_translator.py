@@ -4,7 +4,8 @@ import pytest
 import torch
 from translators import SENTENCES, by_hand, one_vocabulary, two_vocabularies
 
-from modeling_scratch.inference.translate import Translator, best_texts
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
 

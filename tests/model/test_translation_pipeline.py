@@ -20,7 +20,8 @@ from translators import CORPUS, SENTENCES, by_hand, load, make_folder
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.inference.translate import Translator, best_texts
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.batched_generation import generate_batch
 

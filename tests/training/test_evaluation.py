@@ -14,7 +14,8 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.inference.translate import Translator, best_texts
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder

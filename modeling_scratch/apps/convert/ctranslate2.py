@@ -203,6 +203,12 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
+def _is_plain(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizers library alone does the same: Transformers neither reads other files nor cleans spaces."""
+    ids = tokenizer("a ! b 's", add_special_tokens=False).input_ids
+    return tokenizer.is_fast and tokenizer.decode(ids) == tokenizer.backend_tokenizer.decode(ids)
+
+
 class CTranslate2Scorer:
     """Scores given targets with a converted model, to compare it with the original."""
 
@@ -248,9 +254,10 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     write_settings(model, vocabularies[1], folder)
     copy_tokenizers(name, folder)
-    source, _ = load_tokenizers(name)
+    source, target = load_tokenizers(name)
     origin = read_origin(name, model.config) | {"name": name, "languages": named_languages(source)}
     origin |= {"takesAnyText": has_whole_symbols(source), "limit": model.config.max_position_embeddings}
+    origin["hasPlainTokenizers"] = all(map(_is_plain, (source, target)))
     (folder / ORIGIN).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if (confidence := load_confidence(name)) is not None:
         (folder / FILE).write_text(confidence.text(), encoding="utf-8")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ctranslate2  # from an extra of this package
@@ -20,6 +21,7 @@ from ...files import written_whole
 from ...inference.translations import Translation, Translations
 from ...languages import is_translatable
 from ...model.confidence import Confidence
+from ..translate.workers import cores_of_process
 
 # In a folder that `scratch convert ctranslate2` wrote: arguments for translate_batch, and what the model is for.
 SETTINGS, ORIGIN = "generation.json", "origin.json"
@@ -36,27 +38,27 @@ class CTranslate2Engine:
 
     Args:
         name: a folder that `scratch convert ctranslate2` wrote, or another model, which is converted once.
-        threads: how many sub-batches are translated at a time.
+        threads: how many sub-batches are translated at a time; None: one per core.
     """
 
     can_fork = False  # CTranslate2 starts threads, which a forked process would not have
     is_aligned = False
 
-    def __init__(self, name: str, threads: int):
+    def __init__(self, name: str, threads: int | None = None):
         folder = Path(name) if (Path(name) / ORIGIN).is_file() else _converted(name)
         self.origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.limit, self.num_beams = self.origin["limit"], self.settings["beam_size"]
         # One thread per sub-batch: several would wait for each other at every step.
-        options = {"inter_threads": threads, "intra_threads": 1}
+        options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1}
         self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
-        self.source, self.target = _load_tokenizers(folder)
+        self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"])
         self.confidence = Confidence.load(str(folder))
 
     def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
         takes_any = self.origin["takesAnyText"]
         given = zip(texts, features or [""] * len(texts), strict=True)
-        read = [with_features(text, each) if takes_any or is_translatable(text) else "" for text, each in given]
+        read = [_with_features(text, each) if takes_any or is_translatable(text) else "" for text, each in given]
         filled = [place for place, text in enumerate(read) if text]
         tokens: list[list[int]] = [[] for _ in texts]
         for place, encoding in zip(filled, self.source.encode_batch([read[place] for place in filled]), strict=True):
@@ -95,7 +97,7 @@ class CTranslate2Engine:
         return Translation(text, total, is_cut, length=length, confidence=confidence)
 
 
-def with_features(text: str, features: str = "") -> str:
+def _with_features(text: str, features: str = "") -> str:
     """What models read of a source: its features, each followed by a separator, and the text, all cleaned."""
     text = _clean(text)
     tags = filter(None, map(_clean, features.split(";"))) if text else ()
@@ -106,19 +108,34 @@ def _clean(text: str) -> str:
     return " ".join(_INVISIBLE.sub("", text).split())
 
 
-def _load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's; one object if they are shared."""
-    parts = [part for part in (folder, folder / _TARGET_FOLDER) if (part / "tokenizer.json").is_file()]
-    if not parts:
-        raise UserError(f"{folder}: the tokenizer has no tokenizer.json, which --engine ctranslate2 needs")
-    source, *others = [Tokenizer.from_file(str(part / "tokenizer.json")) for part in parts]
-    for each in (source, *others):
+class _TransformersTokenizer:
+    """A tokenizer of Transformers, with the interface of the tokenizers library."""
+
+    def __init__(self, folder: Path):
+        from transformers import AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self.id_to_token = self.tokenizer.convert_ids_to_tokens
+        self.token_to_id = self.tokenizer.convert_tokens_to_ids
+        self.decode = self.tokenizer.decode
+
+    def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
+        rows = self.tokenizer(texts, truncation=False, verbose=False).input_ids if texts else []
+        return [SimpleNamespace(ids=row) for row in rows]
+
+
+def _load_tokenizers(folder: Path, are_plain: bool) -> tuple[Any, Any]:
+    """The tokenizers of source and target, of the tokenizers library if they are plain, as origin.json says."""
+    target = folder / _TARGET_FOLDER if (folder / _TARGET_FOLDER).is_dir() else folder
+    if not are_plain:
+        return _TransformersTokenizer(folder), _TransformersTokenizer(target)
+    made = [Tokenizer.from_file(str(part / "tokenizer.json")) for part in (folder, target)]
+    for each in made:
         each.no_truncation()
         each.no_padding()
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    target = others[0] if others else Tokenizer.from_file(str(folder / "tokenizer.json"))
-    source.encode_special_tokens = bool(config.get("split_special_tokens"))
-    return source, target
+    made[0].encode_special_tokens = bool(config.get("split_special_tokens"))
+    return made[0], made[1]
 
 
 def _converted(name: str) -> Path:

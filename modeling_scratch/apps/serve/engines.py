@@ -41,11 +41,11 @@ def load_torch_engine(name: str, dtype: str | None = None) -> "Translator":
     return translator
 
 
-def load_ctranslate2_engine(name: str, threads: int) -> Engine:
+def load_ctranslate2_engine(name: str) -> Engine:
     """Load a model in CTranslate2, on the CPU."""
     from .ctranslate2_engine import CTranslate2Engine
 
-    return CTranslate2Engine(name, threads)
+    return CTranslate2Engine(name)
 
 
 ENGINES = {"torch": load_torch_engine, "ctranslate2": load_ctranslate2_engine}

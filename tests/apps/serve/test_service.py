@@ -13,21 +13,14 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
-import torch
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from services import FORM, JSON, PARTS, Slow, connected, get, metric, multipart, post, raw_request, running
 from translators import CORPUS, DOUBTS, calibrate, load, make_folder, sure_of
 
 from modeling_scratch.apps.documents.document import read_document
-from modeling_scratch.apps.serve.engines import (
-    ENGINES,
-    CTranslate2Engine,
-    Directions,
-    load_direction,
-    load_torch_engine,
-)
+from modeling_scratch.apps.serve.ctranslate2_engine import CTranslate2Engine
+from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
-from modeling_scratch.commands import serve
 from modeling_scratch.errors import UserError
 
 libretranslatepy = pytest.importorskip("libretranslatepy")
@@ -362,20 +355,6 @@ def test_both_engines_give_the_same_translations_scores_and_confidences(calibrat
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-3)
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
         assert [each.confidence for each in ours] == pytest.approx([each.confidence for each in theirs], abs=1e-3)
-
-
-def test_ctranslate2_gets_all_threads(folder, monkeypatch):
-    """PyTorch is limited to one thread while models are loaded, since it may fork workers."""
-    asked, before = [], torch.get_num_threads()
-    monkeypatch.setitem(ENGINES, "ctranslate2", lambda name, threads: asked.append(threads) or load_torch_engine(name))
-    monkeypatch.setattr(serve, "_run", lambda app, listener, proxies: None)
-    torch.set_num_threads(3)
-    try:
-        serve.main([f"en:de={folder}"], port=0, engine="ctranslate2", workers=0)
-    finally:
-        torch.set_num_threads(before)
-    assert asked == [3]
-    assert CTranslate2Engine(str(folder), threads=3).translator.num_translators == 3
 
 
 def test_a_direction_needs_languages_and_a_single_model(folder, directions):

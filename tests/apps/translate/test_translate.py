@@ -28,7 +28,8 @@ from translators import (
 from modeling_scratch.apps.translate import lines as text_input
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.inference.alignments import Aligner, pharaoh
-from modeling_scratch.inference.translate import Translation, Translator
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translations import Translation
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import batched_generation
 

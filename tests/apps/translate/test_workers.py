@@ -21,7 +21,8 @@ from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.translate.workers import Pool, WorkerLost, worker_count
 from modeling_scratch.commands.serve import listening
 from modeling_scratch.errors import UserError
-from modeling_scratch.inference.translate import Translation, Translator, best_texts
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.inference.translations import Translation, best_texts
 
 MANY = ["", *([pair["en"] for pair in CORPUS if len(pair["en"]) < 50] * 2)[:150], "  "]
 

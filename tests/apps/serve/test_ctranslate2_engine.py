@@ -1,0 +1,89 @@
+"""CTranslate2 runs without PyTorch and Transformers, and reads and writes text as with them."""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from services import post
+from texts import TEXTS
+from translators import CORPUS, calibrate, make_folder
+
+from modeling_scratch.inference.translate import tokenize_texts
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
+
+ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
+SENTENCES = [pair["en"] for pair in CORPUS][:50]
+ODD = [*TEXTS, "a\u00adb \u200bc", "\u2002em\u3000space", "x " * 100, "{0} %s"]
+
+
+@pytest.fixture(scope="module", params=[None, 330], ids=["one vocabulary", "two vocabularies"])
+def folder(request, tmp_path_factory):
+    folder = make_folder(tmp_path_factory.mktemp("models") / "model", target_size=request.param)
+    save_tokenizers(*load_tokenizers(str(folder)), folder, languages=("en", "de"))
+    return calibrate(folder)
+
+
+@pytest.fixture(scope="module")
+def converted(folder):
+    from modeling_scratch.apps.convert.ctranslate2 import write_ctranslate2
+
+    write_ctranslate2(str(folder), folder.with_name("converted"))
+    return folder.with_name("converted")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tokenizers", "Transformers"])
+def engine(request, converted):
+    """With each kind of tokenizers."""
+    copy = shutil.copytree(converted, converted.with_name(f"plain-{request.param}"))
+    origin = json.loads((copy / "origin.json").read_text())
+    assert origin["hasPlainTokenizers"]
+    (copy / "origin.json").write_text(json.dumps(origin | {"hasPlainTokenizers": request.param}))
+    return ctranslate2_engine.CTranslate2Engine(str(copy))
+
+
+def test_texts_get_the_tokens_that_they_get_from_transformers(engine, folder):
+    source, _ = load_tokenizers(str(folder))
+    for features in (None, [" V;PST;3 ; ", *[""] * (len(SENTENCES + ODD) - 1)]):
+        expected = tokenize_texts(source, SENTENCES + ODD, features=features)
+        assert engine.tokenize(SENTENCES + ODD, features=features) == expected
+
+
+def test_tokens_are_decoded_as_by_transformers(engine, folder):
+    _, target = load_tokenizers(str(folder))
+    generator = random.Random(0)
+    for _ in range(50):
+        ids = [generator.randrange(len(target)) for _ in range(20)]
+        tokens = target.convert_ids_to_tokens(ids)
+        assert [engine.target.token_to_id(token) for token in tokens] == ids
+        assert engine.target.decode(ids, skip_special_tokens=True) == target.decode(ids, skip_special_tokens=True)
+
+
+def test_the_service_answers_where_pytorch_and_transformers_cannot_be_imported(converted, tmp_path):
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('imported')")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "modeling_scratch", "serve", str(converted), "--engine", "ctranslate2"]
+    service = subprocess.Popen([*command, "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        url = re.search(r"http://[\d.:]+", service.stderr.readline())[0]
+        status, answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "en", "target": "de"})
+    finally:
+        service.terminate()
+        service.communicate(timeout=60)
+    assert (status, set(answer)) == (200, {"translatedText", "confidence"} | ({"doubt"} & set(answer)))
+
+
+def test_a_model_is_converted_once(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    first = ctranslate2_engine.CTranslate2Engine(str(folder))
+    monkeypatch.setattr(ctranslate2_engine.subprocess, "run", None)  # is not called again
+    again = ctranslate2_engine.CTranslate2Engine(str(folder))
+    tokens = first.tokenize(SENTENCES)
+    assert first.translate_batch(SENTENCES, tokens) == again.translate_batch(SENTENCES, tokens)
