@@ -33,7 +33,8 @@ THREADS = torch.get_num_threads()
 
 def with_this_project(folder: str, workers: int | None) -> Translate:
     from modeling_scratch.apps.translate.workers import Pool, before_forking, worker_count
-    from modeling_scratch.inference.translate import Translator, best_texts
+    from modeling_scratch.inference.translate import Translator
+    from modeling_scratch.inference.translations import best_texts
 
     with before_forking() as cores:
         translator = Translator.load([folder])
@@ -74,7 +75,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     """A translator with one thread per core, each with its own batches."""
     import ctranslate2
 
-    from modeling_scratch.apps.convert.ctranslate2 import SETTINGS
+    from modeling_scratch.apps.serve.ctranslate2_engine import SETTINGS
     from modeling_scratch.loading import load_tokenizers
 
     out = work / quantization

@@ -16,6 +16,7 @@ import ctranslate2  # from an extra of this package
 from huggingface_hub import hf_hub_download
 from tokenizers import Tokenizer
 
+from ... import __version__
 from ...errors import UserError
 from ...files import written_whole
 from ...inference.translations import Translation, Translations
@@ -143,10 +144,11 @@ def _converted(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
         folder = Path(hf_hub_download(name, "config.json")).parent  # of a commit
+    # Also by version, since others may write other files.
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "checkpoints" not in path.parts]
     seen = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in files]
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "modeling_scratch"
-    made = root / f"ctranslate2-{hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:20]}"
+    made = root / f"ctranslate2-{hashlib.sha256(json.dumps([__version__, seen]).encode()).hexdigest()[:20]}"
     if not made.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         with written_whole(made, only_writer=False) as temporary:
