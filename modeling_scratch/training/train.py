@@ -25,7 +25,7 @@ from .processes import describe_setup, on_main
 from .progress import Progress
 from .start import begin_or_resume
 from .stopping import StopRequest
-from .symptoms import find_symptoms, warn_of_symptoms
+from .symptoms import find_symptom, warn_of_symptom
 from .throughput import share_of_peak_per_token
 
 logger = logging.getLogger(__name__)
@@ -83,10 +83,10 @@ def train(
             log.validation(record)
             if progress.step > recipe.optimization.warmup_steps and progress.step >= _LATE * total:
                 given = texts(inputs.pairs["validation"]) if outputs else ((), ())
-                found = find_symptoms(
+                found = find_symptom(
                     record["loss"], model.config.target_vocab_size, given[0], outputs, given[1], record.get("bleu")
                 )
-                warn_of_symptoms(found, progress.warned_of)
+                warn_of_symptom(found, progress.warned_of)
         progress.unsettled = False
         is_regular = is_due(recipe.checkpoints.every, progress, is_time_to_save)
         # After a skipped update no checkpoint is due: the last one should predate the problem.
