@@ -1,14 +1,15 @@
 """Android's string resources (strings.xml): strings, arrays of strings, plurals."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .catalogs import SOFT, Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
-from .xml_parts import XmlElement, XmlPiece, read_xml, xml_escape, xml_texts
+from .xml_tree import CDATA, XmlNode, escape_xml, read_xml
 
 _ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\(?s:.)|\"|[ \t\n]+"
@@ -24,84 +25,77 @@ def read_android(text: str, kept: KeptWords) -> Document:
     Raises:
         UserError: the text is not in this format.
     """
-    parts, elements = read_xml(text)
-    if elements[0].name != "resources":
-        raise UserError(f"not Android's <resources>, but <{elements[0].name}>")
-    entries, ends = [], {element.first: element.last for element in elements}
-    for element in elements:
-        first, last = element.first + 1, element.last
-        if not _is_read(element) or _RESOURCE.fullmatch("".join(part.raw for part in parts[first:last])):
+    root = read_xml(text).elements[0]
+    if root.local_name != "resources":
+        raise UserError(f"not Android's <resources>, but <{root.local_name}>")
+    entries = []
+    for element in _strings(root):
+        if _RESOURCE.fullmatch(text[element.first : element.last]):
             continue
-        quoted = False
-        for start, end in _runs(parts, first, last):
+        is_data, quoted = False, False
+        for mark, run in groupby(element.parts(_is_whole), lambda part: _mark(text, *part)):
+            if mark:
+                is_data = mark == CDATA
+                continue
+            parts = list(run)
+            start, end = parts[0][1], parts[-1][2]
             try:
-                tokens, quoted = _tokens(parts, start, end, ends, quoted)
+                tokens, quoted = _tokens(text, parts, quoted)
             except UserError as error:
-                raise error_at(text, parts[start].start, str(error)) from None
-            escape = _escape_data if parts[start].kind == "data" else _escape
-            region = message(tokens, kept, escape, begin=_begin)
-            entries.append(Entry(parts[start].start, parts[end - 1].end, region=region))
+                raise error_at(text, start, str(error)) from None
+            region = message(tokens, kept, _escape_data if is_data else _escape, begin=_begin)
+            entries.append(Entry(start, end, region=region))
     return read_entries(text, entries, kept)
 
 
-def _is_read(element: XmlElement) -> bool:
-    whole = element.parent if element.name == "item" else element  # the resource
-    if whole is None or whole.parent is None or whole.parent.name != "resources":
-        return False
-    is_text = element.name == "string" or (element.name == "item" and whole.name in ("string-array", "plurals"))
-    return is_text and "false" not in (element.attributes.get("translatable"), whole.attributes.get("translatable"))
+def _strings(root: XmlNode) -> Iterator[XmlNode]:
+    for resource in root.elements:
+        name, items = resource.local_name, [each for each in resource.elements if each.local_name == "item"]
+        found = [resource] if name == "string" else items if name in ("string-array", "plurals") else []
+        yield from (
+            each
+            for each in found
+            if "false" not in (each.attributes.get("translatable"), resource.attributes.get("translatable"))
+        )
 
 
-def _runs(parts: Sequence[XmlPiece], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Split a range of parts before and after data, which is escaped in another way than text."""
-    start = first
-    for index in range(first, last):
-        if parts[index].kind == "data":
-            yield from ((start, index),) if start < index else ()
-            yield index, index + 1
-            start = index + 1
-    if start < last:
-        yield start, last
+def _is_whole(element: XmlNode) -> bool:
+    """Whether an element is one token."""
+    return element.local_name == "g" or element.last == element.end
 
 
-def _tokens(
-    parts: Sequence[XmlPiece], first: int, last: int, ends: dict[int, int], quoted: bool
-) -> tuple[list[Token], bool]:
+def _mark(text: str, node: XmlNode, start: int, end: int) -> str | None:
+    """The mark of CDATA, in which text is escaped in another way than elsewhere; None: something else."""
+    return text[start:end] if node.name == "!" and text[start:end] in (CDATA, "]]>") else None
+
+
+def _tokens(text: str, parts: Iterable[tuple[XmlNode, int, int]], quoted: bool) -> tuple[list[Token], bool]:
     """
-    The tokens of a range of parts.
+    The tokens of parts of a string, and whether quotation marks are open after them.
 
     Args:
-        ends: the index of each element's end by that of its start.
-        quoted: whether quotation marks are open, between which white space is not collapsed.
+        quoted: whether they are open before, so that white space is not collapsed.
     """
     tokens: list[Token] = []
-    index = first
-    while index < last:
-        part, name = parts[index], re.match(r"</?(?:[^\s>/:]*:)?([^\s>/]*)", parts[index].raw)
-        following = index + 1
-        if part.kind in ("text", "data"):
-            pieces = xml_texts(part.raw) if part.kind == "text" else [Text(part.raw, part.raw)]
-            for piece in pieces:
-                if piece.raw != piece.plain:
-                    tokens.append(piece)
-                    continue
-                for text in unescaped(piece.raw, _ESCAPE, _plain):
-                    if text.raw == '"':
-                        tokens.append(Markup("close" if quoted else "open", '"', '"'))
-                        quoted = not quoted
-                    elif quoted and text.raw.isspace():
-                        tokens.append(Text(text.raw, text.raw))
-                    else:
-                        tokens.append(text)
-        elif part.kind == "start" and (name[1] == "g" or not parts[index + 1].raw):
-            following = ends[index] + 1
-            raw = "".join(each.raw for each in parts[index:following])
-            tokens.append(Markup("break" if name[1] == "br" else "atom", raw))
-        elif part.kind == "other":
-            tokens.append(Markup("break" if "CDATA" in part.raw else "atom", part.raw))
+    for node, start, end in parts:
+        raw, name = text[start:end], node.local_name
+        if name == "!":
+            tokens.append(Markup("atom", raw))
+        elif name and _is_whole(node):
+            tokens.append(Markup("break" if name == "br" else "atom", raw))
+        elif name:
+            tokens.append(Markup("open" if start == node.start else "close", raw, name))
+        elif not node.is_verbatim:
+            tokens.append(Text(raw, node.plain))
         else:
-            tokens.append(Markup("open" if part.kind == "start" else "close", part.raw, name[1]))
-        index = following
+            for each in unescaped(raw, _ESCAPE, _plain):
+                if each.raw == '"':
+                    tokens.append(Markup("close" if quoted else "open", '"', '"'))
+                    quoted = not quoted
+                elif quoted and each.raw.isspace():
+                    tokens.append(Text(each.raw, each.raw))
+                else:
+                    tokens.append(each)
     return tokens, quoted
 
 
@@ -120,7 +114,7 @@ def _escape_data(character: str) -> str:
 
 
 def _escape(character: str) -> str:
-    return xml_escape(_escape_data(character))
+    return "".join(map(escape_xml, _escape_data(character)))
 
 
 def _begin(source: str, written: str) -> str:

@@ -73,7 +73,7 @@ class _Part(FormattedPart):
         super().__init__(content)
         self._fields: list[str] = []  # those that are open, which may end in a later paragraph
         self._field_count = 0
-        root = next(child for child in self.root.children if child.attributes or child.children)
+        root = self.root.elements[0]
         self._prefix = re.match(r"<([^\s/>:]*:)?", self.opening(root))[1] or ""
         self._format_of_run(f"<{self._prefix}r>", "")  # the first format: that of runs without properties
 

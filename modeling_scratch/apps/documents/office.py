@@ -4,10 +4,8 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import unescape
-from typing import Any
-from xml.parsers.expat import ExpatError, ParserCreate
 
 from ...errors import UserError
 from ...languages import is_translatable, likely_locale
@@ -15,10 +13,9 @@ from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
 from .regions import Region, read_regions
+from .xml_tree import XmlNode, read_xml, write_xml
 
 _MAX_DEPTH = 100  # of nested elements
-_MOST_NODES = 1_000_000  # elements and pieces of text, which take some 300 bytes each
-_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # In texts, these enclose the number of a hole, the number of a format, and markup. XML cannot contain them.
 _HOLE = re.compile("\0([0-9]+)\0")
 _MARK = re.compile("(\1[0-9]+\1|\2[^\2]*\2)")
@@ -41,12 +38,6 @@ _COMPLEX = {"Arab", "Beng", "Deva", "Gujr", "Guru", "Hebr", "Khmr", "Knda", "Lao
 _COMPLEX |= {"Syrc", "Taml", "Telu", "Thaa", "Thai", "Tibt"}
 
 
-def write_xml(text: str, written: dict[str, str]) -> str:
-    """Escape text, leave out characters that XML does not have, and write those that were entities as these."""
-    escapes = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | written
-    return "".join(escapes.get(each, each) for each in _NOT_XML.sub("", text))
-
-
 def _write_attribute(text: str, written: dict[str, str]) -> str:
     return write_xml(text, written | {'"': "&quot;", "'": "&apos;"})
 
@@ -62,95 +53,12 @@ def script_and_locale(tag: str | None) -> tuple[str, str, str] | None:
     return "asian" if script in _EAST_ASIAN else "complex" if script in _COMPLEX else "western", language, country
 
 
-@dataclass(slots=True)
-class XmlNode:
-    """
-    An element, text (named ""), or other markup such as a comment (named "!"). The node named "/" is around everything.
-
-    Args:
-        name: with the prefix that `_PREFIXES` gives its namespace.
-        start, end: where it is in the content.
-        first, last: of an element: where its content starts and ends.
-        plain: of text: what it stands for.
-    """
-
-    name: str
-    start: int
-    plain: str = ""
-    attributes: dict[str, str] = field(default_factory=dict)
-    children: list["XmlNode"] = field(default_factory=list)
-    first: int = 0
-    last: int = 0
-    end: int = 0
-
-    def find(self, name: str) -> Iterator["XmlNode"]:
-        """All elements of this name within it."""
-        for child in self.children:
-            if child.name == name:
-                yield child
-            yield from child.find(name)
-
-
-class _Tree:
-    """Parses XML into nodes."""
-
-    def __init__(self, content: bytes):
-        self.root = XmlNode("/", 0)
-        self._open, self._count, self._names = [self.root], 0, dict[str, str]()
-        self._last: tuple[XmlNode, str] | None = None  # the node and the position that the next event tells
-        self._parser = parser = ParserCreate("utf-8", " ")
-        parser.EntityDeclHandler = self._refuse_entity
-        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
-        parser.CharacterDataHandler = lambda text: self._add("", text)
-        for kind in ("Comment", "ProcessingInstruction", "StartCdataSection", "EndCdataSection", "SkippedEntity"):
-            setattr(parser, f"{kind}Handler", self._add_other)
-        try:
-            parser.Parse(content, True)
-        except ExpatError as error:
-            raise UserError(f"not well-formed XML: {error}") from None
-        self._tell(len(content))
-        self.root.first, self.root.last, self.root.end = self.root.children[0].start, len(content), len(content)
-
-    def _tell(self, position: int) -> None:
-        if self._last is not None:
-            setattr(*self._last, position)
-
-    def _refuse_entity(self, name: str, *_: Any) -> None:
-        raise UserError(f"it declares the entity {name[:40]}, which documents must not")
-
-    def _name(self, name: str) -> str:
-        if name not in self._names:
-            address, _, local = name.rpartition(" ")
-            match = _OPEN_DOCUMENT.fullmatch(address)
-            prefix = (match[1] or match[2]) if match else _PREFIXES.get(address, address)
-            self._names[name] = f"{prefix}:{local}" if prefix else local
-        return self._names[name]
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        node = self._add(self._name(name), "", "first")
-        node.attributes = {self._name(key): value for key, value in attributes.items()}
-        self._open.append(node)
-        if len(self._open) > _MAX_DEPTH:
-            raise UserError(f"elements are nested more than {_MAX_DEPTH} deep")
-
-    def _end(self, _: str) -> None:
-        node = self._open.pop()
-        node.last = self._parser.CurrentByteIndex
-        self._tell(node.last)
-        self._last = node, "end"
-
-    def _add(self, name: str, text: str, told: str = "end") -> XmlNode:
-        node = XmlNode(name, self._parser.CurrentByteIndex, plain=text)
-        self._tell(node.start)
-        self._last = node, told
-        self._open[-1].children.append(node)
-        self._count += 1
-        if self._count > _MOST_NODES:
-            raise UserError(f"too large: it has more than {_MOST_NODES:,} elements and pieces of text")
-        return node
-
-    def _add_other(self, *_: Any) -> None:
-        self._add("!", "")
+def _named(name: str) -> str:
+    """An expanded name with the prefix that is usual for its namespace."""
+    address, _, local = name.rpartition(" ")
+    match = _OPEN_DOCUMENT.fullmatch(address)
+    prefix = (match[1] or match[2]) if match else _PREFIXES.get(address, address)
+    return f"{prefix}:{local}" if prefix else local
 
 
 class XmlPart:
@@ -175,8 +83,8 @@ class XmlPart:
             text = content.decode(self._encoding)
         except UnicodeDecodeError as error:
             raise UserError(f"not valid {self._encoding.upper()} ({error.reason})") from None
-        self._content, self._whole, self._regions = text.removeprefix("\ufeff").encode(), set(texts), list[Region]()
-        self.root = _Tree(self._content).root
+        self._text, self._whole, self._regions = text.removeprefix("\ufeff"), set(texts), list[Region]()
+        self.root = read_xml(self._text, _named, _MAX_DEPTH)
 
     def document(self, kept: KeptWords, change: Callable[[str], str] = str) -> Document[bytes]:
         """The part as a document. `change` gets what is written at the end."""
@@ -197,7 +105,7 @@ class XmlPart:
 
     def source(self, start: int, end: int) -> str:
         """The content between two positions."""
-        return self._content[start:end].decode()
+        return self._text[start:end]
 
     def hole(self, read: Callable[[], Region]) -> str:
         """A hole with what is read."""

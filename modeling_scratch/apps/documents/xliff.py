@@ -1,8 +1,7 @@
 """XLIFF 1.2 and 2: sources without a translation get one."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
@@ -10,8 +9,9 @@ from ..translate.marked_text import Markup, Text, Token
 from .catalogs import SOFT, Entry, message, read_entries, unescaped
 from .document import Document
 from .regions import Region
-from .xml_parts import XmlElement, XmlPiece, read_xml, with_attribute, xml_escape, xml_texts
+from .xml_tree import CDATA, XmlNode, escape_xml, read_xml, write_xml
 
+_INHERITED = ("translate", "xml:space")  # attributes that also hold for the elements within an element
 _SPANS = {"g", "mrk", "pc"}
 # Elements at the two ends of a span: whether each begins it, and the attributes of which the first names the span.
 _ENDS = {"bpt": (True, "rid", "id"), "ept": (False, "rid", "id"), "bx": (True, "rid", "id"), "ex": (False, "rid", "id")}
@@ -28,54 +28,64 @@ def read_xliff(text: str, kept: KeptWords, target: str | None) -> Document:
     Raises:
         UserError: the text is not in this format.
     """
-    parts, elements = read_xml(text)
-    root = elements[0]
+    root = read_xml(text).elements[0]
     version = root.attributes.get("version", "")
-    if root.name != "xliff" or version[:2] not in ("1.", "2."):
-        raise UserError(f'not XLIFF 1 or 2, but <{root.name} version="{version}">')
+    if root.local_name != "xliff" or version[:2] not in ("1.", "2."):
+        raise UserError(f'not XLIFF 1 or 2, but <{root.local_name} version="{version}">')
     is_2 = version[0] == "2"
-    places = {element.first: element for element in elements} | {element.last: element for element in elements}
-    children: dict[int, dict[str, XmlElement]] = defaultdict(dict)  # of units or segments
-    for element in elements:
-        if element.parent is not None and element.parent.name == ("segment" if is_2 else "trans-unit"):
-            children[element.parent.first].setdefault(element.name, element)
+    attribute, unit = ("trgLang", "segment") if is_2 else ("target-language", "trans-unit")
     entries = []
-    for element in elements:
-        names_target = element is root if is_2 else element.name == "file"
-        attribute = "trgLang" if is_2 else "target-language"
-        if names_target and target and not element.attributes.get(attribute):
-            entries.append(_with_attribute(parts[element.first], attribute, target.replace("_", "-")))
-        if element.first not in children or element.inherited.get("translate") == "no":
+    for element, inherited in _elements(root):
+        attributes = element.attributes
+        names_target = element is root if is_2 else element.local_name == "file"
+        if names_target and target and not attributes.get(attribute):
+            entries.append(_with_attribute(text, element, attribute, target.replace("_", "-")))
+        if element.local_name != unit or inherited.get("translate") == "no":
             continue
-        within = children[element.first]
+        within = {child.local_name: child for child in reversed(element.elements)}
         source, old = within.get("source"), within.get("target")
         content = within.get("seg-source", source)
-        if source is None or _is_empty(parts, content) or (old is not None and not _is_empty(parts, old)):
+        if source is None or _is_empty(text, content) or (old is not None and not _is_empty(text, old)):
             continue
-        if is_2 and element.attributes.get("state", "initial") == "initial":
-            entries.append(_with_attribute(parts[element.first], "state", "translated"))
-        preserves = content.inherited.get("xml:space") == "preserve"
-        tokens = _tokens(parts, content.first + 1, content.last, places, preserves)
-        entries.append(_target(parts, source, content, old, is_2, message(tokens, kept, xml_escape)))
+        if is_2 and attributes.get("state", "initial") == "initial":
+            entries.append(_with_attribute(text, element, "state", "translated"))
+        preserves = (inherited | content.attributes).get("xml:space") == "preserve"
+        region = message(_tokens(text, content, preserves), kept, escape_xml)
+        entries.append(_target(text, element, source, content, old, region))
     return read_entries(text, sorted(entries, key=lambda entry: entry.start), kept)
 
 
-def _is_empty(parts: Sequence[XmlPiece], element: XmlElement) -> bool:
-    return not any(part.raw.strip() for part in parts[element.first + 1 : element.last])
+def _elements(root: XmlNode) -> Iterator[tuple[XmlNode, dict[str, str]]]:
+    """All elements in order, and what each has or inherits of `_INHERITED`."""
+    left = [(root, dict[str, str]())]
+    while left:
+        element, inherited = left.pop()
+        if own := {name: element.attributes[name] for name in _INHERITED if name in element.attributes}:
+            inherited = inherited | own
+        yield element, inherited
+        left += ((child, inherited) for child in reversed(element.elements))
 
 
-def _with_attribute(part: XmlPiece, name: str, value: str) -> Entry:
-    return Entry(part.start, part.end, lambda _: with_attribute(part.raw, name, value))
+def _is_empty(text: str, element: XmlNode) -> bool:
+    return not text[element.first : element.last].strip()
 
 
-def _target(
-    parts: Sequence[XmlPiece],
-    source: XmlElement,
-    content: XmlElement,
-    old: XmlElement | None,
-    is_2: bool,
-    region: Region,
-) -> Entry:
+def _with_attribute(text: str, element: XmlNode, name: str, value: str) -> Entry:
+    tag = text[element.start : element.first]
+    return Entry(element.start, element.first, lambda _: _attributed(tag, name, value))
+
+
+def _attributed(tag: str, name: str, value: str) -> str:
+    """A start tag with this value of an attribute."""
+    value = write_xml(value, {'"': "&quot;"})
+    pattern = re.compile(rf"""(\s{re.escape(name)}\s*=\s*)(?:"[^"]*"|'[^']*')""")
+    if pattern.search(tag):
+        return pattern.sub(lambda match: f'{match[1]}"{value}"', tag, count=1)
+    end = re.search(r"\s*/?>\Z", tag)
+    return f'{tag[: end.start()]} {name}="{value}"{tag[end.start() :]}'
+
+
+def _target(text: str, unit: XmlNode, source: XmlNode, content: XmlNode, old: XmlNode | None, region: Region) -> Entry:
     """
     An element with the translation.
 
@@ -84,63 +94,58 @@ def _target(
         old: the empty element that it replaces; None: it is new, and has a line of its own if the source has.
     """
     if old is not None:
-        tag, indent = re.sub(r"\s*/?>\Z", ">", parts[old.first].raw), ""
-        start, end = parts[old.first].start, parts[old.last].end
+        name, indent, start, end = old.name, "", old.start, old.end
+        tag = re.sub(r"\s*/?>\Z", ">", text[start : old.first])
     else:
-        tag = f"<{_prefix(parts[source.first])}target>"
+        name = f"{source.name.removesuffix('source')}target"
+        tag = f"<{name}>"
         if space := source.attributes.get("xml:space"):
-            tag = with_attribute(tag, "xml:space", space)
-        before = re.search(r"\n[ \t]*\Z", parts[source.first - 1].raw)
-        indent, start = before.group() if before else "", parts[content.last].end
+            tag = _attributed(tag, "xml:space", space)
+        before = re.search(r"\n[ \t]*\Z", text[unit.first : source.start])
+        indent, start = before.group() if before else "", content.end
         end = start
-    if not is_2:
-        tag = with_attribute(tag, "state", "needs-review-translation")
-    closing = f"</{tag[1:].split()[0].rstrip('>')}>"
-    return Entry(start, end, lambda written: f"{indent}{tag}{written}{closing}", region)
+    if unit.local_name == "trans-unit":
+        tag = _attributed(tag, "state", "needs-review-translation")
+    return Entry(start, end, lambda written: f"{indent}{tag}{written}</{name}>", region)
 
 
-def _prefix(tag: XmlPiece) -> str:
-    return re.match(r"<([^\s>/:]*:)?", tag.raw)[1] or ""
-
-
-def _tokens(
-    parts: Sequence[XmlPiece], first: int, last: int, places: dict[int, XmlElement], preserves: bool
-) -> Iterator[Token]:
+def _tokens(text: str, content: XmlNode, preserves: bool) -> Iterator[Token]:
     """
-    The tokens of a range of parts.
+    The tokens of the content of an element.
 
     Args:
-        places: the element of each part that is a tag.
         preserves: whether line ends and indentation are part of the text.
     """
-    index = first
-    while index < last:
-        part, following = parts[index], index + 1
-        if part.kind == "data":
-            yield from (Text(xml_escape(character), character) for character in part.raw)
-        elif part.kind == "text":
-            for text in xml_texts(part.raw):
-                is_written = text.raw != text.plain or preserves
-                yield from [text] if is_written else unescaped(text.raw, _SPACE, _collapsed)
-        elif part.kind != "other":
-            element = places[index]
-            kind, name = _kind(element)
-            if kind == "span" and parts[element.last].raw:
-                kind = "open" if part.kind == "start" else "close"
-            elif part.kind == "start" and kind != "break":
-                following = element.last + 1
-            raw = "".join(each.raw for each in parts[index:following])
-            yield Markup("atom" if kind == "span" else kind, raw, name)
-        index = following
+    is_data = False  # whether the text is that of CDATA
+    for node, start, end in content.parts(_is_whole):
+        raw = text[start:end]
+        if node.name == "!":
+            is_data = raw == CDATA
+        elif is_data:
+            yield from (Text(escape_xml(character), character) for character in raw)
+        elif node.is_verbatim:
+            yield from [Text(raw, raw)] if preserves else unescaped(raw, _SPACE, _collapsed)
+        elif not node.name:
+            yield Text(raw, node.plain)
+        else:
+            kind, name = _kind(node)
+            if kind == "span":
+                kind = "atom" if _is_whole(node) else "open" if start == node.start else "close"
+            yield Markup(kind, raw, name)
+
+
+def _is_whole(element: XmlNode) -> bool:
+    """Whether an element is one token."""
+    return element.last == element.end or _kind(element)[0] not in ("span", "break")
 
 
 def _collapsed(space: str) -> str:
     return SOFT if "\n" in space else " "
 
 
-def _kind(element: XmlElement) -> tuple[str, str]:
+def _kind(element: XmlNode) -> tuple[str, str]:
     """The kind and name of a token; a "span" is text between two tags, and everything else stands for code."""
-    attributes, name = element.attributes, element.name
+    attributes, name = element.attributes, element.local_name
     if name in _ENDS:
         begins, *keys = _ENDS[name]
         number = next((attributes[key] for key in keys if key in attributes), "")

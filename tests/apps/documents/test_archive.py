@@ -9,7 +9,7 @@ from conftest import ROOT
 from stand_ins import changed
 
 from modeling_scratch.apps.documents import archive as archives
-from modeling_scratch.apps.documents import office
+from modeling_scratch.apps.documents import xml_tree
 from modeling_scratch.apps.documents.document import read_document
 from modeling_scratch.errors import UserError
 
@@ -77,10 +77,10 @@ def damaged() -> bytes:
         (document_of("epub", "Some text"), r"it has no \[Content_Types\].xml"),
         (repacked(without="a"), "it has no a"),
         (repacked(**{"[Content_Types].xml": b""}), "damaged: 3 parts with 2 names"),
-        (with_document("<a>"), "^a: not well-formed XML"),
+        (with_document("<a>"), "^a: line 1: not valid XML"),
         (with_document(b"\xff"), "^a: not valid UTF-8"),
-        (with_document(f"{ENTITIES}]><a>&i;</a>"), "it declares the entity a"),
-        (with_document("<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>"), "it declares the entity b"),
+        (with_document(f"\n{ENTITIES}]><a>&i;</a>"), "line 2: declarations of entities are not read"),
+        (with_document("<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>"), "declarations of entities"),
         (archive("docx", "<a>" * 100_000 + "</a>" * 100_000), "nested more than 100 deep"),
         (repacked(b=bytes(3 << 20)), "too large: its parts have 3 MiB"),
         (archive("docx", " " * (2 << 20)), "too large: its text and markup have more than 1 MiB"),
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_refused_with_one_line(content, message, monkeypa
     monkeypatch.setattr(archives, "_MOST_PARTS", 100)
     monkeypatch.setattr(archives, "_LARGEST", (5 << 20) // 2)
     monkeypatch.setattr(archives, "_MOST_TEXT", 1 << 20)
-    monkeypatch.setattr(office, "_MOST_NODES", 10_000)
+    monkeypatch.setattr(xml_tree, "_MOST_NODES", 10_000)
     with pytest.raises(UserError, match=message) as error:
         read_document(content, "docx")
     assert len(str(error.value).splitlines()) == 1

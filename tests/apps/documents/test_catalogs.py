@@ -529,6 +529,12 @@ def test_an_android_string_does_not_become_a_reference():
     assert translate_document(text, "android", always("?a/b @c")) == text.replace("A dog", r"\?a/b @c")
 
 
+def test_the_marks_of_cdata_stay_where_they_are():
+    text = "<resources><string><![CDATA[a dog]]> and a <g>x<![CDATA[cat]]></g> here</string></resources>"
+    expected = "<![CDATA[DOG A]]> HERE A <g>x<![CDATA[cat]]></g> AND"
+    assert translate_document(text, "android", backwards) == f"<resources><string>{expected}</string></resources>"
+
+
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
 LAUGHS = '<!DOCTYPE a [\n<!ENTITY a "{}">\n<!ENTITY b "{}">]>'.format("ha" * 9, "&a;" * 9)
