@@ -28,14 +28,14 @@ class Format:
 
 FORMATS = {
     "text": Format("plain"),
-    "markdown": Format("markdown", (".md", ".markdown"), has_markup=True),
-    "html": Format("html", (".html", ".htm"), has_markup=True),
+    "markdown": Format("markdown", (".md", ".markdown", ".mdown", ".mdx", ".mkd", ".qmd", ".rmd"), has_markup=True),
+    "html": Format("html", (".html", ".htm", ".shtml", ".xht", ".xhtml"), has_markup=True),
     "srt": Format("srt", (".srt",)),
     "po": Format("po", (".po", ".pot"), has_markup=True, names_target=True),
     "json": Format("json_values", (".json", ".arb"), has_markup=True, names_target=True),
     "xliff": Format("xliff", (".xliff", ".xlf"), has_markup=True, names_target=True),
     "properties": Format("properties", (".properties",), has_markup=True),
-    "android": Format("android", ("strings.xml",), has_markup=True),
+    "android": Format("android", ("strings.xml", "arrays.xml", "plurals.xml"), has_markup=True),
     "apple": Format("apple", (".strings",), has_markup=True),
     "vtt": Format("vtt", (".vtt",)),
     "docx": Format("docx", (".docx",), has_markup=True, is_binary=True, names_target=True),
@@ -45,9 +45,10 @@ FORMATS = {
 WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
 # Endings of files that are not lines of text, and that nothing here reads.
 _UNKNOWN = (
-    ".7z .ass .azw3 .csv .doc .docm .dot .dotm .dotx .dtd .fb2 .fodt .gz .ini .ipynb .key .mobi .numbers .odp .ods "
-    ".mqxliff .mxliff .ott .pages .pdf .plist .png .ppt .pptx .pub .resx .rst .rtf .ssa .sdlxliff .stringsdict .svg "
-    ".tex .tmx .toml .ts .ttml .wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
+    ".7z .adoc .ass .azw3 .csv .dfxp .doc .docm .dot .dotm .dotx .dtd .eml .fb2 .fodt .ftl .gz .ini .ipynb .js .json5 "
+    ".jsonc .jsonl .key .mobi .mqxliff .mxliff .numbers .odp .ods .org .ott .pages .pdf .php .plist .png .ppt .pptx "
+    ".pub .py .resx .rst .rtf .sbv .sdlxliff .smi .ssa .stringsdict .sub .svg .tex .tmx .toml .ts .tsv .ttml .vue "
+    ".wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
 )
 
 

@@ -53,7 +53,12 @@ def _cues(text: str) -> Iterator[Cue]:
                 shown = text[first : block.end()]
                 first += len(shown) - len(shown.lstrip())
                 if shown.strip():
-                    yield Cue(*map(WebVTTFormat.timestamp_to_ms, stamps), first, first + len(shown.strip()))
+                    try:
+                        times = list(map(WebVTTFormat.timestamp_to_ms, stamps))
+                    except ValueError:
+                        number = text.count("\n", 0, text.index(line, block.start())) + 1
+                        raise UserError(f"line {number:,}: not the times of a cue: {line.strip()[:60]}") from None
+                    yield Cue(*times, first, first + len(shown.strip()))
                 break
 
 

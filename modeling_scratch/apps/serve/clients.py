@@ -90,7 +90,7 @@ class Clients:
         The sender of a request with these parameters.
 
         Raises:
-            HTTPException: 400: there is no key, and one is needed. 403: the key is wrong.
+            HTTPException: 400: there is no key, and one is needed. 403: the key is wrong. 429: too many were wrong.
         """
         given = parameters.get("api_key")
         if given in (None, "") or not self.has_keys:
@@ -102,11 +102,12 @@ class Clients:
         digest = _digest(str(given))
         key = self._key.get(digest) or self._from_file.get(digest)
         if key is None:
+            self.admit(Client(_address(request), self._characters, self._requests_per_minute))  # keys that are tried
             raise HTTPException(403, "Invalid API key")
-        characters = key.max_characters or self._characters
-        if key.requests_per_minute is None:
-            return Client(_address(request), characters, self._requests_per_minute)
-        return Client(f"key {key.name}", characters, key.requests_per_minute)
+        # Many people may share the key of the command line.
+        name = _address(request) if digest in self._key else f"key {key.name}"
+        rate = key.requests_per_minute or self._requests_per_minute
+        return Client(name, key.max_characters or self._characters, rate)
 
     def admit(self, client: Client, requests: int = 1) -> None:
         """
@@ -133,12 +134,13 @@ class Clients:
         """Read the file again if it has changed. If it cannot be read, the keys stay as they were."""
         if self._path is None:
             return
+        changed = self._path.stat().st_mtime_ns if self._path.exists() else 0
+        if changed == self._changed:
+            return
+        self._changed = changed
         try:
-            changed = self._path.stat().st_mtime_ns
-            if changed != self._changed:
-                self._changed = changed
-                self._from_file = _read_keys(self._path)
-        except (OSError, UserError) as error:
+            self._from_file = _read_keys(self._path)
+        except UserError as error:
             logger.error(f"{error}; the API keys stay as they were")
 
 

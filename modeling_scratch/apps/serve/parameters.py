@@ -62,7 +62,7 @@ class Bodies:
         finally:
             self._arriving -= len(body)
         if length > most:  # only now: a client that is still sending would not read the response
-            large = f"Invalid request: the request is too large: at most {most:,} bytes"
+            large = f"Invalid request: the request is too large: at most {most - _BYTES_BESIDES:,} bytes"
             raise HTTPException(413, large, {"Connection": "close"})
         return bytes(body)
 

@@ -310,11 +310,13 @@ class Service:
     async def detect(self, request: Request) -> Response:
         """The most likely languages of `q` among all that the detector knows, with their probabilities in percent."""
         parameters, client = await self._parameters(request)
-        text = text_of(parameters, "q")
+        text = _not_empty(text_of(parameters, "q"), "q")
         self._check_length([text], client)
         self.clients.admit(client)
         if not self.directions.languages:  # these are the names of sides, of which nothing is known
             return JSONResponse([_detection(each.source, 0.0) for each in self.directions.all[:_MOST_DETECTED]])
+        if not any(map(str.isalpha, text)):
+            return JSONResponse([_detection(self.directions.all[0].source, 0.0)])
         (row,) = await self._in_time(request, self._probabilities([text], "text"))
         return JSONResponse([_detection(*each) for each in list(row.items())[:_MOST_DETECTED]])
 
@@ -323,7 +325,7 @@ class Service:
         if self.suggestions is None:
             raise HTTPException(403, "Suggestions are disabled on this server.")
         parameters, client = await self._parameters(request)
-        text, suggestion = text_of(parameters, "q"), text_of(parameters, "s")
+        text, suggestion = (_not_empty(text_of(parameters, name), name) for name in ("q", "s"))
         self._check_length([text, suggestion], client)
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         self.clients.admit(client)
@@ -585,6 +587,12 @@ def _is_local(request: Request) -> bool:
         return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:
         return False
+
+
+def _not_empty(text: str, name: str) -> str:
+    if not text.strip():
+        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+    return text
 
 
 async def _wait_for_disconnect(request: Request) -> None:
