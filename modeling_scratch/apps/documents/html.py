@@ -35,6 +35,7 @@ _WITHIN_TEXT = re.compile(rf"((?<![^\S\n])[^\S\n]*+\n\s*|{_REFERENCE.pattern})")
 # A "&#" without a number, after which Python's parser takes the rest of the page for text.
 _NO_REFERENCE = re.compile(r"&#(?!(?:[0-9]+|[xX][0-9a-fA-F]+)[^0-9a-fA-F])")
 
+_CHARSET = re.compile(r"""\b(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 _MAX_UNCLOSED = 200
 
 
@@ -45,7 +46,14 @@ def read_html(text: str, kept: KeptWords) -> Document:
     Raises:
         UserError: more than 200 tags or comments are not closed.
     """
-    return read_regions([Region(with_protected_merged(html_tokens(text)), write_html)], "".join, kept)
+    document = read_regions([Region(with_protected_merged(html_tokens(text)), write_html)], "".join, kept)
+    declared = _CHARSET.search(text)
+    if declared is None or declared[1].lower() in ("utf-8", "utf8") or not text.isascii():
+        return document
+    # The page would be read in another encoding. References are read alike in all.
+    return Document(
+        document.paragraphs, lambda found: document.write(found).encode("ascii", "xmlcharrefreplace").decode()
+    )
 
 
 def write_html(text: str, written: dict[str, str]) -> str:

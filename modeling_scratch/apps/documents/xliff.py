@@ -18,12 +18,14 @@ _ENDS = {"bpt": (True, "rid", "id"), "ept": (False, "rid", "id"), "bx": (True, "
 _ENDS |= {"sc": (True, "id"), "ec": (False, "startRef", "id"), "sm": (True, "id"), "em": (False, "startRef")}
 _ANGULAR = re.compile(r"(START|CLOSE)_(\w+?)(?:_\d+)?")  # the id of an <x/> that stands for a tag
 _SPACE = re.compile(r"[ \t\n]+")
+_UNTRANSLATED = {"new", "needs-translation"}  # states of targets in XLIFF 1.2, which may repeat the source
 
 
 def read_xliff(text: str, kept: KeptWords, target: str | None) -> Document:
     """
-    Read the sources without a translation, except those with translate="no". Each gets a target, with the state
-    "needs-review-translation" or, in XLIFF 2, "translated". If the file does not name the target's language, it will.
+    Read the sources without a translation (in XLIFF 1.2, also if the target's state says so), except those with
+    translate="no". Each gets a target, with the state "needs-review-translation" or, in XLIFF 2, "translated". If the
+    file does not name the target's language, it will.
 
     Raises:
         UserError: the text is not in this format.
@@ -45,7 +47,7 @@ def read_xliff(text: str, kept: KeptWords, target: str | None) -> Document:
         within = {child.local_name: child for child in reversed(element.elements)}
         source, old = within.get("source"), within.get("target")
         content = within.get("seg-source", source)
-        if source is None or _is_empty(text, content) or (old is not None and not _is_empty(text, old)):
+        if source is None or _is_empty(text, content) or not _is_untranslated(old):
             continue
         if is_2 and attributes.get("state", "initial") == "initial":
             entries.append(_with_attribute(text, element, "state", "translated"))
@@ -70,6 +72,12 @@ def _is_empty(text: str, element: XmlNode) -> bool:
     return not text[element.first : element.last].strip()
 
 
+def _is_untranslated(target: XmlNode | None) -> bool:
+    if target is None or target.attributes.get("state") in _UNTRANSLATED:
+        return True
+    return not any(node.plain.strip() for node, _, _ in target.parts(lambda _: False))
+
+
 def _with_attribute(text: str, element: XmlNode, name: str, value: str) -> Entry:
     tag = text[element.start : element.first]
     return Entry(element.start, element.first, lambda _: _attributed(tag, name, value))
@@ -91,7 +99,8 @@ def _target(text: str, unit: XmlNode, source: XmlNode, content: XmlNode, old: Xm
 
     Args:
         content: the source, or its copy in segments.
-        old: the empty element that it replaces; None: it is new, and has a line of its own if the source has.
+        old: the target without a translation that it replaces; None: it is new, and has a line of its own if the
+            source has.
     """
     if old is not None:
         name, indent, start, end = old.name, "", old.start, old.end

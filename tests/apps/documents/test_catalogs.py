@@ -345,6 +345,22 @@ def test_xliff_1_sources_without_a_target_get_one():
     ]  # in order, as before
 
 
+@pytest.mark.parametrize(
+    ("target", "is_filled"),
+    [
+        ('<target state="new">One.</target>', True),
+        ('<target state="needs-translation">One.</target>', True),
+        ('<target><mrk mtype="seg" mid="0"/></target>', True),
+        ('<target state="translated">One.</target>', False),
+        ("<target>One.</target>", False),
+    ],
+)
+def test_xliff_1_targets_that_are_not_translated_yet_are_filled(target, is_filled):
+    unit = f'<trans-unit id="1"><source>One.</source>{target}</trans-unit>'
+    file = f'<xliff version="1.2"><file target-language="de"><body>{unit}</body></file></xliff>'
+    assert ("ONE." in capitals(file, "xliff")) == is_filled
+
+
 def test_xliff_2_segments_without_a_target_get_one():
     found = capitals(XLIFF_2, "xliff", "pt_BR")
     assert re.findall(r"<x:target>(.*?)</x:target>", found) == [*TARGETS_2, "Ja"]

@@ -192,3 +192,10 @@ def test_a_translation_in_one_word_has_no_space():
 def test_a_formula_or_picture_does_not_end_a_sentence(inner):
     page = f"<p>Let {inner} be a prime number.</p>"
     assert changed(page, "html") == (page, ["Let be a prime number."])
+
+
+def test_a_page_that_declares_another_encoding_gets_references():
+    page = '<meta charset="iso-8859-1"><p>The child sleeps.</p>'
+    assert translate_document(page, "html", always("Es schläft.")) == page.replace(
+        "The child sleeps", "Es schl&#228;ft"
+    )

@@ -108,3 +108,8 @@ def test_a_translation_cannot_end_a_cue():
 def test_text_without_a_header_is_refused():
     with pytest.raises(UserError, match="WEBVTT"):
         read_document("00:00.000 --> 00:05.000\nOne\n", "vtt")
+
+
+def test_wrong_times_are_an_error_with_their_line():
+    with pytest.raises(UserError, match=r"line 4: not the times of a cue: :00:01\.000"):
+        translate_document("WEBVTT\n\na\n:00:01.000 --> 00:02.000\nA cat.\n", "vtt", always("a"))

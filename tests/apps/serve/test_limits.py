@@ -71,9 +71,16 @@ def test_optional_keys_lift_the_limit_of_addresses(keys):
     with running(capitalizing(clients=Clients(3, 1, path=keys, are_keys_optional=True))) as url:
         assert [post(f"{url}/translate", ABC)[0] for _ in range(2)] == [200, 429]
         assert [post(f"{url}/translate", ABC | {"api_key": "a"})[0] for _ in range(2)] == [200, 200]
-        assert post(f"{url}/translate", ABC | {"api_key": "b"})[0] == 403
         settings = json.loads(get(f"{url}/frontend/settings"))
         assert (settings["apiKeys"], settings["keyRequired"]) == (True, False)
+
+
+def test_wrong_keys_count_against_their_address_and_a_key_of_the_file_has_a_count_of_its_own(keys):
+    with running(capitalizing(clients=Clients(3, 2, key="secret", path=keys))) as url:
+        guesses = [post(f"{url}/translate", ABC | {"api_key": f"guess {number}"})[0] for number in range(4)]
+        assert guesses == [403, 403, 429, 429]
+        assert post(f"{url}/translate", ABC | {"api_key": "secret"})[0] == 429  # which many may share
+        assert [post(f"{url}/translate", ABC | {"api_key": "ö"})[0] for _ in range(3)] == [200, 200, 429]
 
 
 def test_the_file_of_keys_is_read_again_when_it_changes_unless_it_is_wrong(keys, caplog):
@@ -81,11 +88,11 @@ def test_the_file_of_keys_is_read_again_when_it_changes_unless_it_is_wrong(keys,
     request = SimpleNamespace(client=None)
     assert known.sender(request, {"api_key": "a"}) == Client("key few", 5, 2)
     keys.write_text('[more]\nkey = "b"\nmax_characters = 7\n')
-    assert known.sender(request, {"api_key": "b"}) == Client("", 7)
+    assert known.sender(request, {"api_key": "b"}) == Client("key more", 7)
     with pytest.raises(HTTPException, match=WRONG):
         known.sender(request, {"api_key": "a"})
     keys.write_text("[more")
-    assert known.sender(request, {"api_key": "b"}) == Client("", 7)
+    assert known.sender(request, {"api_key": "b"}) == Client("key more", 7)
     assert "stay as they were" in caplog.text
     assert known.most_characters == 7
 

@@ -134,6 +134,11 @@ def test_the_language_is_detected_among_all_with_its_probability_in_percent(url)
         assert found == [(each, round(100 * float(sure), 1)) for each, sure in expected.rank(text)[:3]]
 
 
+def test_nothing_is_detected_in_a_text_without_letters(url):
+    assert post(f"{url}/detect", {"q": "12"})[1][0]["confidence"] == 0
+    assert post(f"{url}/detect", {"q": " "}) == (400, {"error": "Invalid request: missing q parameter"})
+
+
 def test_with_auto_a_text_in_no_served_language_is_refused_and_an_unclear_one_translated(directions):
     german, chinese = "Der Lehrer gibt dem Kind ein Buch.", "我们明天去北京。" * 20
     with running(Service(Directions([directions.find("en", "de")]), LIMITS)) as url:

@@ -147,7 +147,7 @@ def test_the_address_of_a_download_is_that_of_the_proxy():
         (400, "Too many files", form(b"A cat.")[:-7] + form(b"A dog.")),
         (400, "request (10002) exceeds text limit (10000)", form(b"A cat. \n" * 1667)),
         (413, "larger than 100,000 bytes", form(b"." * 100_001)),
-        (413, "at most 116,384 bytes", form(b"." * 200_000)),
+        (413, "at most 100,000 bytes", form(b"." * 200_000)),
     ],
 )
 def test_wrong_files_are_refused(status, words, body, url):
