@@ -43,6 +43,7 @@ def read_android(text: str, kept: KeptWords) -> Document:
                 tokens, quoted = _tokens(text, parts, quoted)
             except UserError as error:
                 raise error_at(text, start, str(error)) from None
+            tokens = _within_quotes(tokens)
             region = message(tokens, kept, _escape_data if is_data else _escape, begin=_begin)
             entries.append(Entry(start, end, region=region))
     return read_entries(text, entries, kept)
@@ -97,6 +98,21 @@ def _tokens(text: str, parts: Iterable[tuple[XmlNode, int, int]], quoted: bool) 
                 else:
                     tokens.append(each)
     return tokens, quoted
+
+
+def _within_quotes(tokens: list[Token]) -> list[Token]:
+    """Of a string that is in quotation marks as a whole, these and the white space beside them are not its text."""
+    tokens = [token for token in tokens if token.raw]
+    quotes = [index for index, token in enumerate(tokens) if token.kind != "text" and token.raw == '"']
+    if len(tokens) < 3 or quotes != [0, len(tokens) - 1]:
+        return tokens
+    first, last = 1, len(tokens) - 1
+    while first < last and tokens[first].raw.isspace():
+        first += 1
+    while last > first and tokens[last - 1].raw.isspace():
+        last -= 1
+    before, after = ("".join(token.raw for token in part) for part in (tokens[:first], tokens[last:]))
+    return [Markup("break", before), *tokens[first:last], Markup("break", after)]
 
 
 def _plain(escape: str) -> str:

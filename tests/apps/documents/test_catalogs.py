@@ -345,6 +345,11 @@ def test_xliff_1_sources_without_a_target_get_one():
     ]  # in order, as before
 
 
+def test_white_space_within_quotation_marks_of_android_stays():
+    file = '<resources><string name="a">" and "</string><string name="b">"A cat. "</string></resources>'
+    assert capitals(file, "android") == file.replace("and", "AND").replace("A cat", "A CAT")
+
+
 @pytest.mark.parametrize(
     ("target", "is_filled"),
     [
