@@ -6,7 +6,7 @@ as {n, plural, one {# file} other {# files}}; these stay, as does everything tha
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import unescape
 
 from ...errors import UserError
@@ -21,18 +21,23 @@ SOFT = "\v"  # the plain text of a line end that only wraps a long line
 # A name in a program rather than text: btn-primary, #ff0000, 2026-01-31, icon.png, fooBar.
 _NAME = re.compile(r"(?=\S*[a-z][A-Z]|\S*\d|\S*\w[.:=_\\]\w|\S*\\|[#$]|[a-z\d]+(?:-[a-z\d]+)+\Z)[!-~]+")
 
-_TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|(?<!%)<(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>")
+_TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|(?<!%)<(?!PRI[diouxX])(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>")
 # A placeholder such as %s, after its percent sign. Several without numbers stand for arguments in their order, so each
 # gets a number, marked by a character for private use, which is removed if it was not needed.
-_CONVERSION = r"[-+0#]*[0-9]*(?:\.[0-9]+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcsSp@]"
-_NUMBERED = re.compile(rf"\ue000([0-9]+)\$({_CONVERSION})")
+CONVERSION = (
+    r"[-+ 0#'I]*(?:[0-9]+|\*(?:[0-9]+\$)?)?(?:\.(?:\*(?:[0-9]+\$)?|[0-9]*))?"
+    r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpmr@]|<PRI[diouxX][A-Z0-9]+>)"
+)
+_NUMBERED = re.compile(rf"\ue000([0-9]+)\$({CONVERSION})")
 _KEY = re.compile(r"(?<![\w&])[_&](?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")  # the next letter is that of a menu item
+_QUOTE = re.compile(r"''|'[{}](?:[^']|'')*+'")  # an apostrophe, or text in which braces are text
 _PARTS = re.compile(
     rf"{_TAG.pattern}|(?P<entity>&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);)"
-    r"|(?P<space>[ \t\n\r\f\v]{2,}|[\t\n\r\f\v])|(?P<bar>\|)|(?P<quote>''|'[{}][^']*+')|(?P<number>\#)"
-    rf"|(?P<key>{_KEY.pattern})"
+    r"|(?P<space>[ \t\n\r\f\v]{2,}|[\t\n\r\f\v])|(?P<bar>\|)|(?P<number>\#)"
+    rf"|(?P<quote>{_QUOTE.pattern})|(?P<key>{_KEY.pattern})"
     r"|(?P<option>(?<![\w-])(?:--[A-Za-z][\w-]*+|-[A-Za-z](?![\w-])))"
 )
+_QUOTE_OR_TAG = re.compile(f"{_QUOTE.pattern}|{_TAG.pattern}")
 _SENTENCE_END = re.compile(r"""[.!?:;…。！？；：؟۔।॥։]["'”’»)]*\s*\Z""")  # noqa: RUF001
 _BLOCKS = {
     "address",
@@ -97,7 +102,7 @@ def read_entries(text: str, entries: Sequence[Entry], kept: KeptWords) -> Docume
 def _ordered(written: str, can_number: bool) -> str:
     """Take the numbers out of placeholders that are in order; let others have theirs or, if they can't, order them."""
     found = [(int(number), conversion) for number, conversion in _NUMBERED.findall(written)]
-    if found != sorted(found) and can_number:
+    if found != sorted(found) and can_number and not any("*" in conversion for _, conversion in found):
         return written.replace("\ue000", "")
     in_order = iter(sorted(found))
     return _NUMBERED.sub(lambda _: next(in_order)[1], written)
@@ -234,15 +239,19 @@ class _Message:
         self._add_text(done, end)
 
     def _kept_spans(self, start: int, end: int) -> list[tuple[int, int]]:
-        without_tags = _TAG.sub(lambda tag: "\ufffc" * len(tag.group()), self.plain[start:end])
-        return [(start + first, start + last) for first, last in self.kept.spans(without_tags)]
+        others = _QUOTE_OR_TAG if self.is_format else _TAG
+        without_others = others.sub(lambda other: "\ufffc" * len(other.group()), self.plain[start:end])
+        return [(start + first, start + last) for first, last in self.kept.spans(without_others)]
 
     def _number_placeholders(self) -> None:
         spans = self._kept_spans(0, len(self.plain))
-        found = [first for first, last in spans if re.fullmatch(f"%{_CONVERSION}", self.plain[first:last])]
-        if len(found) > 1 and not re.search(r"%[0-9]+\$", self.plain):
-            for number, first in enumerate(found, start=1):
-                self.raws[first] = f"%\ue000{number}$"
+        found = {first: self.plain[first:last] for first, last in spans}
+        found |= {at: raw.raw for at, raw in enumerate(self.raws) if isinstance(raw, Markup)}
+        firsts = [first for first in sorted(found) if re.fullmatch(f"%{CONVERSION}", found[first])]
+        if len(firsts) > 1 and not any(re.match(r"%[0-9]+\$", each) for each in found.values()):
+            for number, first in enumerate(firsts, start=1):
+                raw, numbered = self.raws[first], f"%\ue000{number}$"
+                self.raws[first] = replace(raw, raw=numbered + raw.raw[1:]) if isinstance(raw, Markup) else numbered
 
     def _kind(self, match: re.Match[str], name: str, is_plural: bool) -> str | None:
         """The kind of a part: of a token, or "code"; None: it is ordinary text."""

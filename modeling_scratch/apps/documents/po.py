@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from ...languages import base_language
 from ..translate.kept_words import KeptWords
-from ..translate.marked_text import Text
-from .catalogs import Entry, error_at, message, read_entries
+from ..translate.marked_text import Markup, Text, Token
+from .catalogs import CONVERSION, Entry, error_at, message, read_entries
 from .document import Document
 
 _STRING = r'"(?:[^"\\\n]|\\[^\n])*+"'
@@ -34,6 +34,13 @@ _PLURALS = {
     "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
     "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);": "ar",
 }
+# What the flags of messages declare as placeholders; "%" alone is wrong in C. An argument has a number or a name.
+_PRINTF = re.compile(rf"%%|%(?P<argument>[0-9]+\$|\([^()]+\))?{CONVERSION}|%")
+_QT = re.compile(r"%L?(?P<argument>[0-9]{1,2}|n)")
+_PLACEHOLDERS = {
+    **dict.fromkeys(("c-format", "objc-format", "python-format", "php-format", "perl-format"), _PRINTF),
+    **dict.fromkeys(("qt-format", "qt-plural-format", "kde-format"), _QT),
+}
 _WIDTH = 77  # of a line without its quotation marks, as gettext's tools write it
 
 
@@ -59,12 +66,23 @@ class _Message:
     def is_header(self) -> bool:
         return not self.fields["msgid"].text and "msgctxt" not in self.fields
 
+    @property
+    def placeholders(self) -> re.Pattern[str] | None:
+        """Those that its flags declare."""
+        return next((pattern for flag, pattern in _PLACEHOLDERS.items() if flag in self.flags), None)
+
+    @property
+    def forms(self) -> dict[str, _Field]:
+        """The fields of its translation."""
+        return {name: each for name, each in self.fields.items() if _is_translation(name)}
+
 
 def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
     """
     Read the messages without a translation; fuzzy and obsolete ones stay as they are. Of a message with a plural, the
     first form gets the translation of the singular if the language has several forms, and all others that of the
-    plural. The header gets the language and its plural forms, if it has none and they are known, and UTF-8.
+    plural. The header gets the language and its plural forms, if it has none and they are known, and UTF-8. A message
+    stays without a translation if one of its forms lacks placeholders that its flags declare, or has others.
 
     Raises:
         UserError: the text is not in this format.
@@ -80,7 +98,8 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
                 forms = header.text
         elif "fuzzy" not in each.flags and not each.is_header:
             entries += _translations(each, forms, kept)
-    return read_entries(text, entries, kept)
+    document = read_entries(text, entries, kept)
+    return Document(document.paragraphs, lambda found: _without_wrong_forms(document.write(found), messages))
 
 
 def _messages(text: str) -> Iterator[_Message]:
@@ -128,31 +147,76 @@ def _translations(found: _Message, plural_forms: str | None, kept: KeptWords) ->
     """
     Fill the empty translations of a message. If all forms of its plural are empty, it gets as many as the language has.
     """
-    fields, can_number = found.fields, "python-format" not in found.flags
+    fields = found.fields
+
+    def entry(source: _Field, start: int, end: int, before: str = "") -> Entry:
+        width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
+        width = width and max(width, _WIDTH)
+        region = message(_tokens(source.text, found.placeholders, kept), kept, str)
+        can_number = "python-format" not in found.flags
+        return Entry(start, end, lambda written: before + _quoted(written, width), region, can_number)
+
     singular, plural = fields["msgid"], fields.get("msgid_plural")
     if plural is None:
         if not fields["msgstr"].text:
-            yield _entry(singular, fields["msgstr"].start, fields["msgstr"].end, kept, can_number)
+            yield entry(singular, fields["msgstr"].start, fields["msgstr"].end)
         return
-    forms = [each for name, each in fields.items() if _is_translation(name)]
+    forms = list(found.forms.values())
     count = re.search(r"nplurals=([0-9]{1,2})", plural_forms or "")
     wanted = int(count[1]) if count and not any(form.text for form in forms) else len(forms)
     for index, form in enumerate(forms[:wanted]):
         if not form.text:
             source = singular if index == 0 and wanted > 1 else plural
-            yield _entry(source, form.start, form.end, kept, can_number)
+            yield entry(source, form.start, form.end)
     for index in range(len(forms), wanted):
-        yield _entry(plural, forms[-1].end, forms[-1].end, kept, can_number, f"\nmsgstr[{index}] ")
+        yield entry(plural, forms[-1].end, forms[-1].end, f"\nmsgstr[{index}] ")
     if wanted < len(forms):
         yield Entry(forms[wanted - 1].end, forms[-1].end)
 
 
-def _entry(source: _Field, start: int, end: int, kept: KeptWords, can_number: bool, before: str = "") -> Entry:
-    plain = source.text
-    width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
-    region = message([Text(plain, plain)], kept, str)
-    width = width and max(width, _WIDTH)
-    return Entry(start, end, lambda written: before + _quoted(written, width), region, can_number)
+def _tokens(text: str, placeholders: re.Pattern[str] | None, kept: KeptWords) -> Iterator[Token]:
+    """A message as text and those placeholders that are not among the kept words."""
+    spans, done = kept.spans(text), 0
+    for match in placeholders.finditer(text) if placeholders else ():
+        start, end = match.span()
+        if match.group() != "%" and not any(first < end and start < last for first, last in spans):
+            yield Text(text[done:start], text[done:start])
+            yield Markup("atom", match.group())
+            done = end
+    yield Text(text[done:], text[done:])
+
+
+def _without_wrong_forms(text: str, messages: list[_Message]) -> str:
+    """Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`."""
+    parts, done = [], 0
+    for before, after in zip(messages, _messages(text), strict=True):
+        new = {
+            name: each for name, each in after.forms.items() if name not in before.forms or not before.forms[name].text
+        }
+        if not any(_is_wrong(name, each.text, after) for name, each in new.items()):
+            continue
+        for each in new.values():
+            parts += [text[done : each.start], '""']
+            done = each.end
+    return "".join(parts) + text[done:]
+
+
+def _is_wrong(form: str, written: str, found: _Message) -> bool:
+    """Whether a form that has a translation has other placeholders than the message."""
+    pattern, singular = found.placeholders, found.fields["msgid"]
+    sources = [found.fields.get("msgid_plural", singular), *([singular] if form == "msgstr[0]" else [])]
+    if pattern is None or not written:
+        return False
+    return all(_arguments(written, pattern) != _arguments(source.text, pattern) for source in sources)
+
+
+def _arguments(text: str, placeholders: re.Pattern[str]) -> list[str]:
+    """The placeholders of a text, each with its number or name."""
+    found = [match for match in placeholders.finditer(text) if match.group() != "%%"]
+    return sorted(
+        each.group() if each["argument"] else f"%{number}${each.group()[1:]}"
+        for number, each in enumerate(found, start=1)
+    )
 
 
 def _quoted(text: str, width: int | None) -> str:

@@ -537,6 +537,52 @@ def test_placeholders_without_numbers_keep_their_arguments():
     assert _po(capitals(text, "po")) == ["THE %s SEES %d DOGS"]
 
 
+# Messages with their flags, each word of which goes the other way.
+CONVERSIONS = {
+    ("c-format", "The old man gives %.*s books"): "BOOKS GIVES %.*s MAN OLD THE",
+    ("c-format", "The man has %<PRIuMAX> of %-5<PRIu64> dogs"): "DOGS OF %2$-5<PRIu64> HAS %1$<PRIuMAX> MAN THE",
+    ("c-format", "The man gives %*d of %s dogs"): "DOGS OF %*d GIVES %s MAN THE",
+    ("c-format", "The man has % d of %spx"): "%2$s PX OF HAS %1$ d MAN THE",
+    ("python-format", "The man has % d books"): "BOOKS HAS % d MAN THE",
+    ("qt-format", "The man has %n of %1px"): "%1 PX OF HAS %n MAN THE",
+}
+
+
+@pytest.mark.parametrize(("flag", "text"), CONVERSIONS)
+def test_po_keeps_the_placeholders_that_a_flag_declares(flag, text):
+    written = translate_document(f'#, {flag}\nmsgid "{text}"\nmsgstr ""\n', "po", backwards)
+    assert _po(written) == [CONVERSIONS[flag, text]]
+
+
+def test_po_does_not_keep_a_percent_sign_before_a_word_without_a_flag():
+    assert _po(capitals('msgid "It has 50 % dogs"\nmsgstr ""\n', "po")) == ["IT HAS 50 % DOGS"]
+
+
+@pytest.mark.skipif(not shutil.which("msgfmt"), reason="gettext is not installed")
+def test_gettext_accepts_the_placeholders_of_translations(tmp_path):
+    text = "\n".join(f'#, {flag}\nmsgid "{text}"\nmsgstr ""\n' for flag, text in CONVERSIONS)
+    (tmp_path / "x.po").write_text(translate_document(text, "po", backwards))
+    check = ["msgfmt", "--check-format", "-o", "/dev/null", str(tmp_path / "x.po")]
+    found = subprocess.run(check, capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_po_leaves_a_message_empty_whose_translation_has_other_placeholders():
+    text = '#, c-format\nmsgid "Half of %s"\nmsgstr ""\n'
+    assert _po(translate_document(text, "po", always("50 %% von"))) == ["50 %% von %s"]
+    assert translate_document(text, "po", always("50 % von")) == text
+    assert translate_document(text, "po", always("%s von")) == text
+    plural = '#, c-format\nmsgid "A dog"\nmsgid_plural "%d dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    assert translate_document(plural, "po", always("50 % Hunde")) == plural
+
+
+def test_text_in_quotation_marks_of_java_stays():
+    text = "a=Dogs of '{0}' and {1}\nb=It''s {0} of '{'dogs'}'\nc=A dog '{it''s {0}}' {1}\n"
+    assert capitals(text, "properties") == (
+        "a=DOGS OF '{0}' AND {1}\nb=IT''S {0} OF '{'DOGS'}'\nc=A DOG '{it''s {0}}' {1}\n"
+    )
+
+
 def test_an_apostrophe_is_doubled_where_java_and_icu_require_it():
     text = "a={0} is old\nb=A dog\n"
     assert translate_document(text, "properties", always("l'ami")) == "a={0} l''ami\nb=l'ami\n"

@@ -43,7 +43,24 @@ KINDS = [
     "%{h}",
 ]
 KINDS += ["{ a }", "{a:,.2f}", "{ b:>10 }", "${{ c.D }}", "@{e}", "a@{f}.com"]
-KINDS += ["%s", "%-10s", "%.2f", "%ld", "%@", "%1$s", "%(n)d", "%%", "$t(i.j)", "[X4X]", '<x id="1"/>', "<br/>"]
+KINDS += [
+    "%s",
+    "%-10s",
+    "%.2f",
+    "%.*s",
+    "%*d",
+    "%2$*1$d",
+    "%<PRIuMAX>",
+    "%ld",
+    "%@",
+    "%1$s",
+    "%(n)d",
+    "%%",
+    "$t(i.j)",
+    "[X4X]",
+    '<x id="1"/>',
+    "<br/>",
+]
 KINDS += ["%1", "%L2", "%#@files@", "%name%", "$NAME$", ":attribute", "@:message.a", "@.lower:a.b", "@:(a b)"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
 KINDS += ["{n, plural, =0 {a {b}} other {{g, select, x {{b} c} other {d}}}}"]
