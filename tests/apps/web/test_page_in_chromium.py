@@ -214,6 +214,21 @@ def test_a_long_text_shows_its_progress_and_can_be_stopped_and_continued(site, v
     assert page.locator("#stop").is_hidden()
 
 
+def test_only_outputs_of_the_present_text_are_copied_after_a_stop(site, visit):
+    page = visit(site, permissions=CLIPBOARD)
+    translated(page, "\n".join(SENTENCES[:50]))
+    page.fill("#source", "\n".join(SENTENCES[50:]))
+    expect(page.locator("#progress")).to_have_text(re.compile(r"[1-9]\d* of 50"))
+    page.click("#stop")
+    until_idle(page)
+    (done,) = re.findall(r"(\d+) of 50 sentences", page.locator("#progress").text_content())
+    assert 0 < int(done) < 50
+    page.click("#copy")
+    expect(page.locator("#copy")).to_have_text("Copied")
+    lines = page.evaluate("navigator.clipboard.readText()").split("\n")
+    assert [bool(line) for line in lines] == [index < int(done) for index in range(50)]
+
+
 def explain_a_word_with_other_wordings(page):
     for word in page.locator("#target .word").all():
         word.click()
@@ -269,6 +284,20 @@ def test_clearing_can_be_undone(site, visit):
     expect(page.locator("#target")).to_be_empty()
     page.get_by_role("button", name="Undo").click()
     expect(page.locator("#target")).to_have_text(first)
+    assert page.locator("#clear").text_content() == "Clear"
+
+
+def test_undo_brings_back_what_a_file_replaced_but_never_an_older_text(site, visit):
+    page = visit(site)
+    translated(page, SENTENCES[0])
+    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": SENTENCES[1].encode()}
+    page.set_input_files("#file", file)
+    expect(page.locator("#clear")).to_have_text("Undo")
+    page.click("#clear")
+    expect(page.locator("#source")).to_have_value(SENTENCES[0])
+    page.click("#clear")
+    page.set_input_files("#file", file)
+    expect(page.locator("#source")).to_have_value(SENTENCES[1])
     assert page.locator("#clear").text_content() == "Clear"
 
 

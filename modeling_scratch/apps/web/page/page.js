@@ -105,7 +105,9 @@ class Page {
   // Takes the text from the address, #text=..., or else that of before a reload.
   restore() {
     const given = new URLSearchParams(location.hash.slice(1));
-    source.value = given.get("text") ?? kept.get("text") ?? "";
+    const before = source.value || kept.get("text") || "";
+    source.value = given.get("text") ?? before;
+    this.cleared = (given.has("text") && before) || null;
     this.asked = given.has("source") ? `${given.get("source")},${given.get("target")}` : null;
     if (given.has("text")) history.replaceState(null, "", location.pathname + location.search);
   }
@@ -137,9 +139,14 @@ class Page {
     this.translate(); // also text that was typed while the model was loaded
   }
 
+  // Forgets all outputs. Those on the page stay, dimmed, until the new ones are there.
   forget() {
     this.known.clear();
     this.chosen.clear();
+    for (const part of this.sentences) {
+      part.before = part.node.textContent;
+      this.fill(part);
+    }
   }
 
   reverse() {
@@ -274,7 +281,7 @@ class Page {
       this.restore();
       const model = this.models.find(({ codes }) => codes.join() === this.asked);
       if (model && model !== this.model) this.use(model);
-      else this.set(source.value);
+      else this.set(source.value, this.cleared);
     });
   }
 
@@ -323,7 +330,9 @@ class Page {
     });
   }
 
-  set(text) {
+  // Sets the text. Undo brings back what was `cleared`.
+  set(text, cleared = null) {
+    this.cleared = cleared;
     source.value = text;
     this.fit();
     this.translate();
@@ -336,9 +345,8 @@ class Page {
   }
 
   clear() {
-    const text = this.cleared ?? "";
-    this.cleared = this.cleared === null ? source.value : null;
-    this.set(text);
+    if (this.cleared === null) this.set("", source.value);
+    else this.set(this.cleared);
   }
 
   async paste() {
@@ -356,6 +364,7 @@ class Page {
     const back = this.swapped?.output === text ? this.swapped.text : output;
     this.swapped = { text, output: back };
     source.value = back;
+    this.cleared = null;
     this.use(this.reverse());
   }
 
@@ -367,9 +376,10 @@ class Page {
     this.translate();
   }
 
-  // What the reader sees as the output.
+  // The output of the present text, without sentences that have none yet.
   output() {
-    return this.parts.map(({ node }) => node.textContent).join("");
+    if (source.value !== this.text) return "";
+    return this.parts.map(({ node, isSentence, shown }) => (isSentence && !shown ? "" : node.textContent)).join("");
   }
 
   // Copies a text, and says so on the button for a moment.
@@ -420,7 +430,7 @@ class Page {
     if (file.type === "text/plain" || /\.txt$/i.test(file.name)) {
       if (file.size > LONGEST_FILE) return say("", "longFile", [close]);
       try {
-        this.set(new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()));
+        this.set(new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()), source.value || null);
       } catch {
         say("", "notText", [close]);
       }
@@ -494,6 +504,7 @@ class Page {
     this.isStopped = true;
     const { codes } = this.model;
     this.translator.postMessage({ translate: { number: this.number, sentences: [], options: {}, codes } });
+    for (const part of this.sentences) if (!part.shown) part.node.textContent = "";
     this.report();
   }
 
@@ -550,7 +561,7 @@ class Page {
       const text = this.missing[translated.index];
       this.known.set(text, translated.translations);
       for (const part of this.sentences) if (part.text === text) this.fill(part);
-      this.enable(true);
+      this.enable(source.value === this.text);
       this.showProgress();
     }
     if (failed?.number === this.number) {
