@@ -380,12 +380,15 @@ def test_the_page_from_right_to_left_is_its_mirror_image(site, visit):
 def test_only_the_texts_are_printed(site, visit):
     page = visit(site)
     translated(page, SENTENCES[0])
+    page.locator("#target .word").first.click()
     page.emulate_media(media="print")
-    for hidden in ("header", "footer", "#dock", "#source", "#languages"):
+    for hidden in ("header", "footer", "#dock", "#source", "#languages", "#wordings"):
         assert page.locator(hidden).is_hidden()
     assert page.locator("#marks").text_content().strip() == SENTENCES[0]
     assert page.locator("#marks").evaluate("(node) => getComputedStyle(node).color") == "rgb(0, 0, 0)"
     assert page.locator("#target").is_visible()
+    chosen = page.locator("#target .chosen").first
+    assert chosen.evaluate("(node) => getComputedStyle(node).backgroundColor") == "rgba(0, 0, 0, 0)"
 
 
 def luminance(color: str) -> float:
@@ -486,7 +489,7 @@ def test_a_dropped_file_in_a_format_of_the_service_is_translated_by_it(service, 
         window.dispatchEvent(new DragEvent("drop", {{ dataTransfer, cancelable: true }}));
     """)
     note = page.locator("#file-note")
-    expect(note.locator("p")).to_have_text("a.html could not be translated.")
+    expect(note.locator("p")).to_have_text("a.html could not be translated. The server does not answer.")
     note.get_by_role("button", name="Retry").click()
     expect(note.locator("p")).to_have_text("a.html is ready.")
     with page.expect_download() as download:

@@ -57,10 +57,16 @@ export class Models {
     Object.assign(this, { shared, worker: null, licenses: "", loaded: new Map() });
   }
 
-  // Loads a model, unless it has been loaded.
+  // Loads a model, unless it has been loaded. After a failure, it can be loaded again.
   load(model) {
     const codes = model.codes.join();
-    if (!this.loaded.has(codes)) this.loaded.set(codes, this.fetch(model, codes));
+    if (!this.loaded.has(codes)) {
+      const loading = this.fetch(model, codes).catch((error) => {
+        this.loaded.delete(codes);
+        throw error;
+      });
+      this.loaded.set(codes, loading);
+    }
     return this.loaded.get(codes);
   }
 
@@ -68,12 +74,18 @@ export class Models {
     let [done, total] = [0, model.bytes + (this.worker ? 0 : this.shared.bytes)];
     const progress = (bytes) => {
       done += bytes;
-      this.onprogress(done / total);
+      if (this.loaded.has(codes)) this.onprogress(done / total); // and no other file has failed
     };
-    this.worker ??= this.startWorker(progress);
+    this.worker ??= this.startWorker(progress).catch((error) => {
+      this.worker = null;
+      throw error;
+    });
     const [worker, files] = await Promise.all([this.worker, readAll(model.files, progress)]);
     const loaded = new Promise((resolve, reject) => {
-      worker.addEventListener("error", ({ message }) => reject(new Error(message ?? "This browser cannot run the model.")));
+      worker.addEventListener("error", ({ message }) => {
+        this.worker = null;
+        reject(new Error(message ?? "This browser cannot run the model."));
+      });
       worker.addEventListener("message", ({ data: { loaded } }) => {
         if (loaded?.codes === codes) loaded.problem ? reject(new Error(loaded.problem)) : resolve();
       });

@@ -13,6 +13,7 @@ const CALM = 1000; // milliseconds after the last key press before a warning: an
 const PATIENCE = 400; // milliseconds before progress is shown
 const LONG = 3000; // milliseconds after which the end of a translation is announced
 const PAUSE = 5000; // milliseconds before a server that did not answer is asked again
+const RETRIED = ["busy", "noAnswer"]; // problems that may pass
 const LOWEST = 0.15; // of the largest weight: words with smaller ones are not marked
 const BEAMS = 5; // hypotheses of the better search, if the model's own is greedy
 const LONGEST_LINK = 8000; // characters, which browsers and servers of chats take
@@ -116,20 +117,24 @@ class Page {
 
   async use(model) {
     this.model = model;
-    this.isReady = false;
+    [this.isReady, this.isStopped] = [false, false];
     this.number += 1; // whatever is being translated belongs to another model
     target.ariaBusy = "true";
     kept.set("codes", model.codes.join());
     const beams = Number(kept.get("beams"));
     this.better = model.search.numBeams > 1 ? model.search.numBeams : BEAMS;
     this.beams = beams === 1 ? 1 : beams ? this.better : model.search.numBeams;
+    if (this.failure?.problem !== "key") this.failure = null;
+    note(get("note")); // about another model, or another attempt
     this.forget();
     this.describe();
     this.fit();
     try {
       await this.translator.load?.(model);
-    } catch (error) {
-      if (model === this.model) this.showBroken(error);
+    } catch ({ message }) {
+      if (model !== this.model) return;
+      this.failure = { problem: "noModel", message };
+      this.report();
       return;
     }
     if (model !== this.model) return;
@@ -147,6 +152,11 @@ class Page {
       part.before = part.node.textContent;
       this.fill(part);
     }
+  }
+
+  retry() {
+    if (this.isReady) this.translate();
+    else this.use(this.model);
   }
 
   reverse() {
@@ -194,6 +204,7 @@ class Page {
       .join("");
     get("summary").lang = document.documentElement.lang;
     get("licensed").hidden = Boolean(translator.isRemote);
+    get("about-wordings").hidden = model.isAligned === false;
     for (const id of ["share-page", "share-link"]) get(id).hidden = location.protocol === "file:";
     get("paste").hidden = !navigator.clipboard?.readText;
     this.describeQuality();
@@ -240,14 +251,17 @@ class Page {
 
   listen() {
     let timer;
-    source.addEventListener("input", () => {
+    const onType = ({ isComposing }) => {
+      this.isComposing = isComposing;
       this.cleared = null;
       this.typed = performance.now();
       target.ariaBusy = "true"; // already before `translate`
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
-    });
+    };
+    source.addEventListener("input", onType);
+    source.addEventListener("compositionend", onType);
     const on = (id, act) => get(id).addEventListener("click", act);
     on("paste", () => this.paste());
     on("open", () => get("file").click());
@@ -273,10 +287,11 @@ class Page {
       kept.set("key", this.translator.key);
       this.failure = null;
       this.translate();
+      this.focus();
     });
     this.listenForWords();
     this.listenForFiles();
-    window.addEventListener("online", () => this.failure && this.translate());
+    window.addEventListener("online", () => this.failure && this.retry());
     window.addEventListener("hashchange", () => {
       this.restore();
       const model = this.models.find(({ codes }) => codes.join() === this.asked);
@@ -436,18 +451,23 @@ class Page {
       }
       return;
     }
-    const formats = ["txt", ...((await this.translator.formats?.().catch(() => [])) ?? [])].map((each) => `.${each.replace(/^\./, "")}`);
-    if (!formats.some((ending) => file.name.toLowerCase().endsWith(ending))) {
-      return say("", "onlyFormats", [close], { formats: [...new Set(formats)].join(", ") });
-    }
     const running = new AbortController();
-    say("plain", "sending", [button(this.say("stop"), () => running.abort())]);
     try {
+      const formats = ["txt", ...((await this.translator.formats?.()) ?? [])].map((each) => `.${each.replace(/^\./, "")}`);
+      if (!formats.some((ending) => file.name.toLowerCase().endsWith(ending))) {
+        return say("", "onlyFormats", [close], { formats: [...new Set(formats)].join(", ") });
+      }
+      say("plain", "sending", [button(this.say("stop"), () => running.abort())]);
       const href = await this.translator.translateFile(file, this.model.codes, running.signal);
       say("plain", "fileReady", [element("a", { href, download: "", className: "button main" }, this.say("download")), close]);
     } catch ({ problem, message }) {
       const again = button(this.say("retry"), () => this.openFile(file));
-      const reason = problem === "key" ? this.say(this.translator.key ? "keyWrong" : "keyWanted") : message;
+      const known = { key: this.translator.key ? "keyWrong" : "keyWanted", noAnswer: "noAnswer" }[problem];
+      const reason = known ? this.say(known) : message;
+      if (problem === "key") {
+        this.failure = { problem };
+        this.report();
+      }
       if (running.signal.aborted) note(get("file-note"));
       else note(get("file-note"), { kind: "failure", lead: this.say("fileFailed", { name: file.name }), text: reason, actions: [again, close] });
     }
@@ -474,8 +494,9 @@ class Page {
   async translate() {
     target.ariaBusy = "true";
     if (!this.isReady) return; // `use` translates when the model has been loaded
-    // The tokenizer composes letters and accents. Compose them in the field too, so that positions agree.
-    const composed = source.value.normalize("NFC");
+    // The tokenizer composes letters and accents. Compose them in the field too, so that positions agree; but not
+    // while an input method writes there.
+    const composed = this.isComposing ? source.value : source.value.normalize("NFC");
     if (composed !== source.value) {
       const caret = source.value.slice(0, source.selectionStart).normalize("NFC").length;
       source.value = composed;
@@ -566,7 +587,7 @@ class Page {
     }
     if (failed?.number === this.number) {
       this.failure = failed;
-      if (["busy", "noAnswer"].includes(failed.problem)) this.again = setTimeout(() => this.translate(), PAUSE);
+      if (RETRIED.includes(failed.problem)) this.again = setTimeout(() => this.translate(), PAUSE);
       this.report();
     }
     if (done === this.number) this.report();
@@ -587,8 +608,9 @@ class Page {
     clearTimeout(this.later);
     if (this.failure) {
       const { problem, message } = this.failure;
-      const actions = [button(this.say("retry"), () => this.translate())];
-      note(get("note"), problem === "key" ? {} : { kind: "failure", lead: this.say(problem), text: message, actions });
+      const actions = [button(this.say("retry"), () => this.retry())];
+      const lead = [problem, ...(RETRIED.includes(problem) ? ["keepsTrying"] : [])].map((each) => this.say(each)).join(" ");
+      note(get("note"), problem === "key" ? {} : { kind: "failure", lead, text: message, actions });
       return;
     }
     const calm = this.typed + CALM - performance.now();
@@ -634,14 +656,6 @@ class Page {
     line.value = share;
     get("progress").textContent = this.say("loading", { share: this.percent(share) });
     get("state").classList.add("busy");
-  }
-
-  showBroken({ message }) {
-    this.translator.onprogress = () => {}; // of its other files
-    line.hidden = true;
-    get("progress").textContent = "";
-    const again = button(this.say("retry"), () => location.reload());
-    note(get("note"), { kind: "failure", lead: this.say("noModel"), text: message, actions: [again] });
   }
 
   // -- words ---------------------------------------------------------------------------------------------------------
@@ -707,7 +721,7 @@ class Page {
     for (const each of target.querySelectorAll(".chosen")) each.classList.remove("chosen");
     word?.classList.add("chosen");
     word?.scrollIntoView({ block: "nearest" });
-    get("spoken").textContent = word ? `${word.textContent}, ${this.origin(word)}` : "";
+    get("spoken").textContent = word ? [word.textContent, this.origin(word)].filter(Boolean).join(", ") : "";
     this.mark(word);
   }
 

@@ -3,6 +3,7 @@
 const TOGETHER = 16; // sentences per request
 // What the page says about an answer with such a status; see strings.js.
 const PROBLEMS = { 403: "key", 429: "busy", 502: "noAnswer", 503: "noAnswer", 504: "noAnswer" };
+const NO_KEY = "Please contact the server operator to get an API key"; // with status 400, as other errors
 
 // An error with the `problem` and, if the page has no words for it, the service's `message`.
 function failure(problem, message = "") {
@@ -15,7 +16,8 @@ async function answerOf(request) {
   });
   const answer = await response.json().catch(() => ({}));
   if (response.ok && !answer.error) return answer;
-  throw failure(PROBLEMS[response.status] ?? "failed", answer.error ?? String(response.status));
+  const problem = answer.error?.startsWith(NO_KEY) ? "key" : PROBLEMS[response.status];
+  throw failure(problem ?? "failed", answer.error ?? String(response.status));
 }
 
 export class Service {
