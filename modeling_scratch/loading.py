@@ -2,17 +2,10 @@
 
 import errno
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.constants import CONFIG_NAME
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-from huggingface_hub.utils import validate_repo_id
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tokenizers.models import WordLevel
 from transformers import (
@@ -26,13 +19,11 @@ from transformers import (
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from .errors import UserError
-from .files import reading
 from .languages import is_tag
 from .model import ScratchConfig
 from .model.confidence import FILE, Confidence
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
-
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
+from .model_names import loading
 
 _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
@@ -70,58 +61,6 @@ class _GenerationConfig(BaseModel):
 def best_device() -> torch.device:
     """The accelerator if there is one, else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-
-
-@contextmanager
-def loading(name: str, what: str) -> Iterator[None]:
-    """
-    Turn any error of a loader into a UserError about the folder or Hub name that it loads from.
-
-    Args:
-        what: "config", "tokenizer" or "weights".
-    """
-    path = Path(name)
-    if not path.is_dir():
-        _check_is_on_hub(name)
-    doubt = ", or do not fit its config" if what == "weights" else ""
-    cannot = f"its {what} cannot be read{doubt}: " if path.is_dir() else "it cannot be loaded from the Hub: "
-    with reading(path, cannot):
-        try:
-            yield
-        except Exception as error:
-            needed = {"config": ("config.json",), "tokenizer": TOKENIZER_FILES}.get(what, ())
-            if path.is_dir() and needed and not any((path / file).is_file() for file in needed):
-                lacks = "model" if what == "config" else what
-                raise UserError(f"{name} contains no {lacks}: {' or '.join(needed)} is missing") from error
-            raise
-
-
-def _check_is_on_hub(name: str) -> None:
-    """
-    Raise UserError for a name that is neither in the Hub's cache nor on the Hub, such as a mistyped folder. This asks
-    once; a loader would repeat its requests for half a minute if the Hub does not answer.
-    """
-    path = Path(name)
-    if path.is_file():
-        raise UserError(f"{name} is a file; a model is a folder or a Hub name")
-    there = sorted(each.name for each in path.parent.iterdir() if each.is_dir()) if path.parent.is_dir() else []
-    close = "".join(f" (did you mean {path.with_name(each)}?)" for each in get_close_matches(path.name, there, n=1))
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        raise UserError(f"{name}: no such folder{close}") from None
-    if try_to_load_from_cache(name, CONFIG_NAME) is not None:
-        return
-    try:
-        get_hf_file_metadata(hf_hub_url(name, CONFIG_NAME))
-    except HfHubHTTPError as error:
-        if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
-            raise UserError(
-                f"{name}: no such folder{close}, and no such model on the Hub; to load a private one, log in with: "
-                "hf auth login"
-            ) from error
-    except Exception as error:  # of many types, if there is no answer
-        raise UserError(f"{name}: no such folder{close}, and the Hub does not answer ({error})") from error
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:

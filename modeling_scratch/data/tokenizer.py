@@ -16,8 +16,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError
-from ..loading import NO_REMOTE_CODE, has_whole_symbols, loading
+from ..loading import NO_REMOTE_CODE, has_whole_symbols
 from ..model.batched_generation import INVISIBLE, SEPARATOR
+from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
 from .sources import side_of, whole_sources
 

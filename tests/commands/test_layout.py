@@ -23,6 +23,7 @@ ROWS = [
     "data",
     "recipe",
     "loading",
+    "model_names",
     "__init__",
     "model",
 ]

@@ -10,10 +10,11 @@ from transformers import MarianMTModel, PreTrainedModel
 from transformers.utils import cached_file
 
 from ...errors import UserError
-from ...loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
+from ...loading import load_config, load_tokenizers, load_translator, save_tokenizers
 from ...model.configuration_scratch import ScratchConfig
 from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
+from ...model_names import TOKENIZER_FILES
 from .generation_settings import read_search
 from .marian import widen
 

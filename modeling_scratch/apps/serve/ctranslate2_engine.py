@@ -22,6 +22,7 @@ from ...files import written_whole
 from ...inference.translations import Translation, Translations
 from ...languages import is_translatable
 from ...model.confidence import Confidence
+from ...model_names import loading
 from ..translate.workers import cores_of_process
 
 # In a folder that `scratch convert ctranslate2` wrote: arguments for translate_batch, and what the model is for.
@@ -143,7 +144,8 @@ def _converted(name: str) -> Path:
     """A model's folder for CTranslate2, made by a process of its own and kept until the model's files change."""
     folder = Path(name)
     if not folder.is_dir():
-        folder = Path(hf_hub_download(name, "config.json")).parent  # of a commit
+        with loading(name, "config"):
+            folder = Path(hf_hub_download(name, "config.json")).parent  # of a commit
     # Also by version, since others may write other files.
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "checkpoints" not in path.parts]
     seen = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in files]

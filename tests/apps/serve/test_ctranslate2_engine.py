@@ -19,6 +19,7 @@ from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
 ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
 SENTENCES = [pair["en"] for pair in CORPUS][:50]
+SERVE = [sys.executable, "-m", "modeling_scratch", "serve", "--engine", "ctranslate2"]
 ODD = [*TEXTS, "a\u00adb \u200bc", "\u2002em\u3000space", "x " * 100, "{0} %s"]
 
 
@@ -64,12 +65,26 @@ def test_tokens_are_decoded_as_by_transformers(engine, folder):
         assert engine.target.decode(ids, skip_special_tokens=True) == target.decode(ids, skip_special_tokens=True)
 
 
-def test_the_service_answers_where_pytorch_and_transformers_cannot_be_imported(converted, tmp_path):
+def without_pytorch(folder) -> dict[str, str]:
+    """An environment in which PyTorch and Transformers cannot be imported."""
     for name in ("torch", "transformers"):
-        (tmp_path / f"{name}.py").write_text("raise AssertionError('imported')")
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "modeling_scratch", "serve", str(converted), "--engine", "ctranslate2"]
-    service = subprocess.Popen([*command, "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True)
+        (folder / f"{name}.py").write_text("raise AssertionError('imported')")
+    return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
+def test_a_mistyped_folder_is_an_error_at_once_without_pytorch(tmp_path):
+    (tmp_path / "runs" / "near").mkdir(parents=True)
+    environment = without_pytorch(tmp_path) | {"HF_ENDPOINT": "http://127.0.0.1:9"}  # where nothing answers
+    for name in ("runs/ner", "./runs/ner"):
+        command = [*SERVE, name, "--port", "0"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "no such folder (did you mean runs/near?)" in done.stderr
+
+
+def test_the_service_answers_where_pytorch_and_transformers_cannot_be_imported(converted, tmp_path):
+    command = [*SERVE, str(converted), "--port", "0"]
+    service = subprocess.Popen(command, env=without_pytorch(tmp_path), stderr=subprocess.PIPE, text=True)
     try:
         url = re.search(r"http://[\d.:]+", service.stderr.readline())[0]
         status, answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "en", "target": "de"})
