@@ -39,11 +39,12 @@ def web_command(
     log_to_terminal()
     with one_line_errors(debug):
         from ..apps.web.export import export_one_file, export_page
-        from ..apps.web.site import check_is_page
+        from ..apps.web.site import check_is_page, keep_files_of_github_pages
 
         is_file = out.suffix.lower() == ".html"
         with new_output(out, check_is_page if overwrite else None) as path:
             difference = (export_one_file if is_file else export_page)(models, path, int8)
+            keep_files_of_github_pages(out, path)
         how = "open it in a browser"
         if not is_file:
             how = f"serve it with: python -m http.server --directory {shlex.quote(str(out))}"

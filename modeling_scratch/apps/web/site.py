@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,8 @@ from ...errors import UserError
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _OFFLINE = "offline.js"  # the service worker
+_WORKER = re.compile(r'^const version = "[0-9a-f]{10}";\nconst needed = (\[.*\]);\nconst others = (\[.*\]);', re.MULTILINE)
+_OF_GITHUB_PAGES = (".nojekyll", "CNAME")  # which its users put beside the page
 _ICON, _TOUCH_ICON = "icon.svg", "icon.png"  # the second one without round corners, which devices cut themselves
 # The modules of the page's own script, each before those that import from it.
 _SCRIPTS = ("text.js", "wordings.js", "strings.js", "models.js", "service.js", SCRIPT)
@@ -91,13 +94,24 @@ def check_is_page(path: Path) -> None:
     if path.is_file():
         strange = [] if _EMBEDDED in path.read_text(encoding="utf-8", errors="replace") else [path]
     else:
-        script = path / _OFFLINE
-        lists = re.findall(r"^const \w+ = (\[.*\]);", script.read_text() if script.is_file() else "", re.MULTILINE)
-        written = {path / name for each in lists for name in json.loads(each)} | {path / PAGE, script}
+        written = {path / name for name in (*_written_names(path / _OFFLINE), *_OF_GITHUB_PAGES)}
         strange = [each for each in sorted(path.rglob("*")) if not each.is_dir() and each not in written]
     if strange or path.is_symlink():
         found = path.name if not strange else strange[0]
         raise UserError(f"--overwrite: {found} is not of a page that scratch export web wrote; choose another name")
+
+
+def _written_names(worker: Path) -> list[str]:
+    """The files of a page, by its service worker; none if that was not written here."""
+    lists = _WORKER.search(worker.read_text(encoding="utf-8", errors="replace") if worker.is_file() else "")
+    return [PAGE, _OFFLINE, *(name for each in lists.groups() for name in json.loads(each))] if lists else []
+
+
+def keep_files_of_github_pages(old: Path, new: Path) -> None:
+    """Copy the files with which GitHub Pages serves a page's folder to the folder that replaces it."""
+    for name in _OF_GITHUB_PAGES:
+        if (old / name).is_file():
+            shutil.copy(old / name, new)
 
 
 def read_described(folder: Path) -> dict[str, Any]:

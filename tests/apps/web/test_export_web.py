@@ -547,6 +547,28 @@ def test_overwrite_replaces_a_page_alone_and_only_by_a_whole_one(name, trained, 
     assert {path.name for path in tmp_path.iterdir()} == {name, "link"}
 
 
+@pytest.mark.parametrize("worker", [b"const a = ['x'];\n", b"const a = [];\n\xff\xfe"])
+def test_overwrite_refuses_a_service_worker_of_others(worker, trained, tmp_path):
+    (tmp_path / "offline.js").write_bytes(worker)
+    result = run("web", trained, tmp_path, "--overwrite")
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert f"{tmp_path / 'offline.js'} is not of a page" in result.output
+    assert contents(tmp_path) == {tmp_path / "offline.js": worker}
+
+
+def test_overwrite_keeps_the_files_of_github_pages(trained, without_runtime, tmp_path):
+    out = tmp_path / "page"
+    with without_runtime() as patch:
+        without_graphs(patch)
+        assert run("web", trained, out).exit_code == 0
+        (out / "CNAME").write_text("example.org")
+        (out / ".nojekyll").touch()
+        result = run("web", trained, out, "--overwrite", "--int8")
+    assert result.exit_code == 0, result.output
+    assert (out / "CNAME").read_text() == "example.org"
+    assert (out / ".nojekyll").is_file()
+
+
 def contents(out):
     files = [out] if out.is_file() else [path for path in sorted(out.rglob("*")) if path.is_file()]
     return {path: path.read_bytes() for path in files}
