@@ -1,5 +1,6 @@
 """In headless Chromium, an exported page works without a network after one visit, and shows the newest export."""
 
+import re
 import shutil
 import threading
 from functools import partial
@@ -10,6 +11,7 @@ from pages import needs_runtime
 from translators import make_folder
 
 from modeling_scratch.apps.web.export import export_page
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -38,6 +40,10 @@ def serving():
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *arguments):
             pass
+
+        def end_headers(self):
+            self.send_header("Cache-Control", "no-cache")  # without a network, the browser's own cache has nothing
+            super().end_headers()
 
         def copyfile(self, source, output):
             sent.append(self.path)
@@ -94,6 +100,40 @@ def test_a_page_in_a_subfolder_works_offline_after_one_visit_and_then_shows_a_ne
         assert page.locator("html").get_attribute("data-model") == read_name(pages / "site" / "sub")
         assert translated(page)
         start(pages / "site")
+        browser.close()
+
+
+def test_a_direction_that_was_loaded_works_offline_and_after_a_new_export(tmp_path, serving):
+    start, stop, _ = serving
+    models = [str(make_folder(tmp_path / name)) for name in ("one", "other")]
+    save_tokenizers(*load_tokenizers(models[1]), tmp_path / "other", languages=("de", "en"))
+    site = tmp_path / "site"
+    export_page(models, site)
+    url = start(site)
+    kept = f"caches.match('{url}{next(site.glob('de-en/encoder-*')).relative_to(site)}').then(Boolean)"
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{url}#source=de&target=en")
+        online = translated(page)
+        while not page.evaluate(kept):
+            page.wait_for_timeout(200)
+        stop()
+        page.reload()
+        assert translated(page) == online
+        start(tmp_path / "none")  # answers 404
+        page.reload()
+        assert translated(page) == online
+        stop()
+        worker, before = site / "offline.js", page.evaluate("caches.keys()")
+        worker.write_text(re.sub(r'version = "\w+"', 'version = "0123456789"', worker.read_text()))
+        start(site)
+        page.goto("about:blank")
+        page.goto(f"{url}#source=en&target=de")
+        translated(page)
+        while before == (now := page.evaluate("caches.keys()")) or len(now) != 1:
+            page.wait_for_timeout(200)
+        assert page.evaluate(kept)
         browser.close()
 
 

@@ -33,10 +33,13 @@ export async function read(path, progress = () => {}) {
   }
 }
 
-// Keeps the page's files, so that it works without a network from now on.
-async function keepOffline() {
+// Keeps the page's files and those of a model, { name: path }, so that they work without a network from now on.
+async function keepOffline(paths) {
+  if (isOneFile) return;
   try {
-    if (!isOneFile) await navigator.serviceWorker.register("offline.js");
+    await navigator.serviceWorker.register("offline.js");
+    const { active } = await navigator.serviceWorker.ready;
+    active.postMessage(Object.values(paths));
   } catch {
     // Browsers have no service workers in insecure or sandboxed pages.
   }
@@ -92,7 +95,7 @@ export class Models {
     });
     worker.postMessage({ load: { model, files, codes } }, buffersOf(files));
     await loaded;
-    keepOffline();
+    keepOffline(model.files);
   }
 
   async startWorker(progress) {

@@ -5,6 +5,7 @@ const version = "";
 const needed = [];
 const others = []; // of all models but the first: each is kept when it is loaded
 
+const HASHED = /-[0-9a-f]{10}\.[^/]*$/; // also the names of another export
 const { scope } = registration;
 const MINE = `page ${scope} `; // other pages of the same origin have caches too
 const CACHE = MINE + version;
@@ -22,29 +23,49 @@ async function keep(cache, url) {
   return found ? cache.put(url, found) : cache.add(url);
 }
 
+const ignore = () => {}; // the disk may be full
+
+// Takes over what was kept for the export before, and for a page of this export while that one's worker still ran.
 async function activate() {
-  const old = (await caches.keys()).filter((name) => name.startsWith(MINE) && name !== CACHE);
-  await Promise.all(old.map((name) => caches.delete(name)));
+  const cache = await caches.open(CACHE);
+  for (const name of (await caches.keys()).filter((name) => name.startsWith(MINE) && name !== CACHE)) {
+    const kept = (await (await caches.open(name)).keys()).map(({ url }) => url);
+    const wanted = kept.filter((url) => others.includes(url.slice(scope.length)));
+    await Promise.all(wanted.map((url) => keep(cache, url).catch(ignore)));
+    await caches.delete(name);
+  }
   await clients.claim();
 }
 
 // The page itself comes from the network if there is one, since only that has the newest export.
 async function pageFor(request) {
   const cache = await caches.open(CACHE);
-  return fetch(request).catch(() => cache.match(scope));
+  const answer = await fetch(request).catch(() => null);
+  return answer && answer.status < 400 ? answer : ((await cache.match(scope)) ?? answer ?? Response.error());
 }
 
-async function fileFor(url) {
+async function fileFor(event, url) {
   const cache = await caches.open(CACHE);
-  if (!(await cache.match(url))) await keep(cache, url).catch(() => {}); // the disk may be full
-  return (await cache.match(url)) ?? fetch(url);
+  const found = await cache.match(url);
+  if (found) return found;
+  const answer = await fetch(url);
+  if (answer.ok) event.waitUntil(cache.put(url, answer.clone()).catch(ignore));
+  return answer;
+}
+
+// Keeps files that the page loaded, perhaps before this worker saw its requests.
+async function keepLoaded(names) {
+  const cache = await caches.open(CACHE);
+  const missing = async (url) => (await cache.match(url)) || keep(cache, url).catch(ignore);
+  await Promise.all(names.map((name) => missing(new URL(name, scope).href)));
 }
 
 addEventListener("install", (event) => event.waitUntil(install()));
 addEventListener("activate", (event) => event.waitUntil(activate()));
+addEventListener("message", (event) => event.waitUntil(keepLoaded(event.data)));
 addEventListener("fetch", (event) => {
   const { origin, pathname } = new URL(event.request.url);
   const url = origin + pathname;
   if ([scope, `${scope}index.html`].includes(url)) event.respondWith(pageFor(event.request));
-  else if (url.startsWith(scope) && [...needed, ...others].includes(url.slice(scope.length))) event.respondWith(fileFor(url));
+  else if (url.startsWith(scope) && HASHED.test(url)) event.respondWith(fileFor(event, url));
 });
