@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from ... import __version__
 from ...errors import UserError
-from ...files import written_whole
+from ...files import remove, written_whole
 from ...inference.translations import Translation, Translations
 from ...languages import is_translatable
 from ...model.confidence import Confidence
@@ -28,6 +28,9 @@ from ..translate.workers import cores_of_process
 # In a folder that `scratch convert ctranslate2` wrote: arguments for translate_batch, and what the model is for.
 SETTINGS, ORIGIN = "generation.json", "origin.json"
 _TARGET_FOLDER = "target_tokenizer"  # as in model/translation_pipeline.py, which imports PyTorch; a test compares them
+# What a conversion reads of a folder, but for the facts that the service's page shows.
+_READ = ("config.json", "generation_config.json", "confidence.json", "model*.safetensors*", "pytorch_model*.bin*")
+_READ += ("*token*.json", "*.spm", "vocab.*", "merges.txt", f"{_TARGET_FOLDER}/*")
 _TOKENS = 512  # per batch; chosen with benchmarks/translation.py
 # As in model/batched_generation.py, which imports PyTorch; a test compares what they do.
 _INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
@@ -140,17 +143,23 @@ def _load_tokenizers(folder: Path, are_plain: bool) -> tuple[Any, Any]:
     return made[0], made[1]
 
 
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
+
+
 def _converted(name: str) -> Path:
-    """A model's folder for CTranslate2, made by a process of its own and kept until the model's files change."""
+    """A model's folder for CTranslate2, made by a process of its own and kept until the model changes."""
     folder = Path(name)
-    if not folder.is_dir():
+    if folder.is_dir():
+        model = str(folder.resolve())
+        files = sorted({path for pattern in _READ for path in folder.glob(pattern)})
+        content = [(str(path.relative_to(folder)), (info := path.stat()).st_size, info.st_mtime_ns) for path in files]
+    else:
         with loading(name, "config"):
-            folder = Path(hf_hub_download(name, "config.json")).parent  # of a commit
-    # Also by version, since others may write other files.
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and "checkpoints" not in path.parts]
-    seen = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in files]
+            model, content = name, Path(hf_hub_download(name, "config.json")).parent.name  # the commit
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "modeling_scratch"
-    made = root / f"ctranslate2-{hashlib.sha256(json.dumps([__version__, seen]).encode()).hexdigest()[:20]}"
+    kept = f"ctranslate2-{_hash(model)}-"
+    made = root / f"{kept}{_hash([__version__, content])}"  # other versions may write other files
     if not made.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         with written_whole(made, only_writer=False) as temporary:
@@ -158,4 +167,6 @@ def _converted(name: str) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             if done.returncode:
                 raise UserError((done.stderr.splitlines() or ["no reason given"])[-1].removeprefix("error: "))
+        for old in set(root.glob(f"{kept}*")) - {made}:
+            remove(old)
     return made

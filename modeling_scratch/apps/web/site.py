@@ -15,7 +15,9 @@ from ...errors import UserError
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _OFFLINE = "offline.js"  # the service worker
-_WORKER = re.compile(r'^const version = "[0-9a-f]{10}";\nconst needed = (\[.*\]);\nconst others = (\[.*\]);', re.MULTILINE)
+_WORKER = re.compile(
+    r'^const version = "[0-9a-f]{10}";\nconst needed = (\[.*\]);\nconst others = (\[.*\]);', re.MULTILINE
+)
 _OF_GITHUB_PAGES = (".nojekyll", "CNAME")  # which its users put beside the page
 _ICON, _TOUCH_ICON = "icon.svg", "icon.png"  # the second one without round corners, which devices cut themselves
 # The modules of the page's own script, each before those that import from it.

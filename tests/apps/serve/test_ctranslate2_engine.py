@@ -74,7 +74,7 @@ def without_pytorch(folder) -> dict[str, str]:
 
 def test_a_mistyped_folder_is_an_error_at_once_without_pytorch(tmp_path):
     (tmp_path / "runs" / "near").mkdir(parents=True)
-    environment = without_pytorch(tmp_path) | {"HF_ENDPOINT": "http://127.0.0.1:9"}  # where nothing answers
+    environment = without_pytorch(tmp_path) | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}  # no server
     for name in ("runs/ner", "./runs/ner"):
         command = [*SERVE, name, "--port", "0"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=20)
