@@ -29,8 +29,10 @@ from ..translate.workers import cores_of_process
 SETTINGS, ORIGIN = "generation.json", "origin.json"
 _TARGET_FOLDER = "target_tokenizer"  # as in model/translation_pipeline.py, which imports PyTorch; a test compares them
 # What a conversion reads of a folder, but for the facts that the service's page shows.
-_READ = ("config.json", "generation_config.json", "confidence.json", "model*.safetensors*", "pytorch_model*.bin*")
-_READ += ("*token*.json", "*.spm", "vocab.*", "merges.txt", f"{_TARGET_FOLDER}/*")
+_READ = [
+    *("config.json", "generation_config.json", "confidence.json", "model*.safetensors*", "pytorch_model*.bin*"),
+    *("*token*.json", "*.spm", "vocab.*", "merges.txt", f"{_TARGET_FOLDER}/*"),
+]
 _TOKENS = 512  # per batch; chosen with benchmarks/translation.py
 # As in model/batched_generation.py, which imports PyTorch; a test compares what they do.
 _INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
@@ -153,7 +155,9 @@ def _converted(name: str) -> Path:
     if folder.is_dir():
         model = str(folder.resolve())
         files = sorted({path for pattern in _READ for path in folder.glob(pattern)})
-        content = [(str(path.relative_to(folder)), (info := path.stat()).st_size, info.st_mtime_ns) for path in files]
+        content: Any = [
+            (str(path.relative_to(folder)), (info := path.stat()).st_size, info.st_mtime_ns) for path in files
+        ]
     else:
         with loading(name, "config"):
             model, content = name, Path(hf_hub_download(name, "config.json")).parent.name  # the commit
