@@ -47,8 +47,10 @@ def read_html(text: str, kept: KeptWords) -> Document:
         UserError: more than 200 tags or comments are not closed.
     """
     document = read_regions([Region(with_protected_merged(html_tokens(text)), write_html)], "".join, kept)
+    if not text.isascii():
+        return document
     declared = _CHARSET.search(text)
-    if declared is None or declared[1].lower() in ("utf-8", "utf8") or not text.isascii():
+    if declared is None or declared[1].lower() in ("utf-8", "utf8"):
         return document
     # The page would be read in another encoding. References are read alike in all.
     return Document(
