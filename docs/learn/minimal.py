@@ -4,7 +4,8 @@ a model that `scratch train` has trained, and gives the same logits:
 
     python docs/learn/minimal.py runs/embedded "The old man gives the child a book."
 
-Sizes in comments: B sentences in a batch, S source tokens, T target tokens, D the width of the model (d_model).
+It differs from the paper in two ways: norms come before each part of a layer and after the last layer, and search is
+greedy. Sizes in comments: B sentences in a batch, S source tokens, T target tokens, D the width of the model (d_model).
 """
 
 import json
@@ -19,14 +20,19 @@ from torch import nn
 
 
 class Attention(nn.Module):
-    """Multi-head attention (section 3.2): what should each position of `x` read in `memory`?"""
+    """
+    Multi-head attention (section 3.2): what should each position of `x` read in `memory`? In self-attention, `memory`
+    is `x`; in the decoder's attention to the source, it is the encoder's output.
+    """
 
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, x, memory, mask):  # (B, T, D), (B, S, D), and where to look: broadcasts to (B, heads, T, S)
+    def forward(self, x, memory, mask):
+        """(B, T, D), (B, S, D), and a mask that is true where `x` may look, of a shape like (B, heads, T, S)."""
+
         def split(states):  # (B, length, D) to (B, heads, length, D / heads)
             return states.view(*states.shape[:2], self.heads, -1).transpose(1, 2)
 
@@ -49,8 +55,8 @@ class FeedForward(nn.Module):
 
 class Layer(nn.Module):
     """
-    A layer of the encoder or, with attention to the source, of the decoder (section 3.1). Each part reads the
-    normalized states and adds its result to them. (The paper normalizes the sum instead, which is harder to train.)
+    A layer of the encoder or of the decoder, which also attends to the source (section 3.1). Each part reads the
+    normalized states and adds its result to the states. (The paper normalizes the sum, which is harder to train.)
     """
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, is_decoder: bool):
@@ -71,8 +77,9 @@ class Layer(nn.Module):
 
 
 def positions(length: int, width: int) -> torch.Tensor:
-    """Sines and cosines of growing wavelengths (section 3.5), (length, D)."""
-    angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    """Sines and cosines of growing wavelengths (section 3.5), (length, D), in float64."""
+    frequencies = 1 / 10_000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(length)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
@@ -87,11 +94,11 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Layer(*sizes, side == "decoder") for _ in range(config[f"{side}_layers"]))
         self.layer_norm, self.dropout = nn.LayerNorm(width), nn.Dropout(config["dropout"])
 
-    def forward(self, ids, *masks):
+    def forward(self, ids, mask, memory=None, memory_mask=None):  # (B, length) to (B, length, D)
         x = self.embed_tokens(ids) * math.sqrt(self.embed_tokens.embedding_dim)  # section 3.4
-        x = self.dropout(x + positions(*x.shape[1:]).to(x))
+        x = self.dropout(x + positions(*x.shape[1:]).to(x))  # in the type of x, and on its device
         for layer in self.layers:
-            x = layer(x, *masks)
+            x = layer(x, mask, memory, memory_mask)
         return self.layer_norm(x)
 
 
@@ -110,7 +117,7 @@ class Transformer(nn.Module):
         self.decoder.embed_tokens = self.encoder.embed_tokens
         for name, weight in self.named_parameters():
             if "embed" in name:
-                nn.init.normal_(weight, std=config["d_model"] ** -0.5)
+                nn.init.normal_(weight, std=config["d_model"] ** -0.5)  # 1 after the scaling in Stack
             elif weight.ndim == 2:
                 nn.init.xavier_uniform_(weight)
 
@@ -120,6 +127,7 @@ class Transformer(nn.Module):
 
     def decode(self, target, memory, memory_mask):  # (B, T) to (B, T, vocabulary)
         length = target.shape[1]
+        # Padding follows the target, so this mask hides it too.
         causal = torch.ones(length, length, dtype=torch.bool, device=target.device).tril()  # nobody looks ahead
         return self.decoder(target, causal, memory, memory_mask) @ self.encoder.embed_tokens.weight.T
 
@@ -139,18 +147,18 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def translate(self, source, longest=64):
         """Greedy search: the most probable token, then the most probable one after it, and so on. Returns (B, T)."""
-        memory = self.encode(source)
+        memory, memory_mask = self.encode(source)
         target = torch.full_like(source[:, :1], self.start)
         is_done = torch.zeros_like(target, dtype=torch.bool)
         while not is_done.all() and target.shape[1] <= longest:
-            best = self.decode(target, *memory)[:, -1:].argmax(dim=-1)
+            best = self.decode(target, memory, memory_mask)[:, -1:].argmax(dim=-1)
             target = torch.cat((target, best.masked_fill(is_done, self.pad)), dim=1)
             is_done = is_done | (best == self.end)
         return target[:, 1:]
 
 
 def load(folder: str) -> Transformer:
-    """A trained model, from the folder of its run."""
+    """A trained model, from a run's folder, whose file has the shared matrix once and begins names with `model.`."""
     model = Transformer(json.loads((Path(folder) / "config.json").read_text()))
     weights = {name.removeprefix("model."): weight for name, weight in load_file(f"{folder}/model.safetensors").items()}
     model.load_state_dict(weights | {"decoder.embed_tokens.weight": weights["encoder.embed_tokens.weight"]})
@@ -160,5 +168,5 @@ def load(folder: str) -> Transformer:
 if __name__ == "__main__":
     folder, text = sys.argv[1:]
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
-    source = torch.tensor([tokenizer.encode(text).ids])
-    print(tokenizer.decode(load(folder).translate(source)[0].tolist()))
+    source = torch.tensor([tokenizer.encode(text).ids])  # the tokenizer adds the end token
+    print(tokenizer.decode(load(folder).translate(source)[0].tolist()))  # and leaves it out again
