@@ -13,7 +13,7 @@ from transformers.utils import HF_MODULES_CACHE
 
 from ..errors import UserError, as_user_error, redact
 from ..files import read_json, temporary_folder
-from ..model.translation_pipeline import ScratchTranslationPipeline
+from ..model import ScratchTranslationPipeline
 from ..training.records import RunRecords
 from . import probe
 from .allowed_files import copy_files

@@ -3,6 +3,14 @@ The model and its pipeline: the files that travel with every checkpoint. Importi
 with the Auto classes; importing a module of this package imports no more than it needs.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .configuration_scratch import ScratchConfig
+    from .modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration, ScratchModel
+    from .pretrained import ScratchPreTrainedModel
+    from .translation_pipeline import ScratchTranslationPipeline
+
 __all__ = [
     "ScratchConfig",
     "ScratchEncoderModel",

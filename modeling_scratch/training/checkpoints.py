@@ -20,7 +20,7 @@ from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from ..files import reading
 from ..loading import save_tokenizers
-from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..model import ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import DataSection, Recipe
 from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states

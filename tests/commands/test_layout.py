@@ -83,6 +83,16 @@ def test_public_names_and_modules_are_unique():
     assert [name for name, paths in places.items() if len(paths) > 1] == []
 
 
+def test_models_and_pipelines_are_imported_from_the_package_that_registers_them():
+    """In commands nothing else does, and then the Auto classes know no models of type `scratch`."""
+    modules = {"modeling_scratch", "translation_pipeline"}
+    direct = {f"modeling_scratch.model.{module}.Scratch" for module in modules}
+    for path in MODULES:
+        if path.parent != PACKAGE / "model":
+            names = imported(path, ast.walk(parsed(path)))
+            assert not [name for name in names if name.startswith(tuple(direct))], path
+
+
 def test_temporary_folders_are_made_by_files_py():
     """It deletes them even if a signal ends the process, unlike Python's own functions."""
     for path in MODULES:

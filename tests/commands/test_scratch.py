@@ -92,3 +92,9 @@ def test_recipes_are_found_by_name(config, tmp_path):
     small = ["tokenizer.vocab_size=400", "data.embedded_size=300", "model.overrides={d_model: 32, encoder_layers: 1}"]
     output = scratch("train", "--config", config, *small, "optimization.max_epochs=1", "--dry-run", "--processes", "2")
     assert "per process (2)" in output
+
+
+def test_upload_checks_a_model_in_a_process_in_which_nothing_else_was_imported(trained):
+    result = run_command("-m", "modeling_scratch", "upload", str(trained), "user/name", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "a clean process without this project: the same ids" in result.stdout + result.stderr

@@ -11,8 +11,8 @@ from transformers.utils import cached_file
 
 from ...errors import UserError
 from ...loading import load_config, load_tokenizers, load_translator, save_tokenizers
+from ...model import ScratchForConditionalGeneration
 from ...model.configuration_scratch import ScratchConfig
-from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
 from ...model_names import TOKENIZER_FILES
 from .generation_settings import read_search

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...model.modeling_scratch import ScratchForConditionalGeneration
+from ...model import ScratchForConditionalGeneration
 
 logger = logging.getLogger(__name__)
 

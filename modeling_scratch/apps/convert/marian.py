@@ -16,8 +16,8 @@ import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
 from ...errors import UserError
+from ...model import ScratchForConditionalGeneration
 from ...model.configuration_scratch import ScratchConfig
-from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.position_embeddings import SinusoidalPositionEmbedding
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...model.modeling_scratch import ScratchForConditionalGeneration
+from ...model import ScratchForConditionalGeneration
 from .generation_settings import SearchSettings
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"

@@ -18,8 +18,8 @@ from transformers.activations import ACT2FN
 
 from ...errors import UserError, as_user_error
 from ...files import reading
+from ...model import ScratchForConditionalGeneration
 from ...model.configuration_scratch import ScratchConfig
-from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.position_embeddings import SinusoidalPositionEmbedding
 from ...recipe.reading import check_fields
 from .marian import check_plain_weights, misfits

@@ -12,9 +12,9 @@ from ...errors import UserError, as_user_error
 from ...files import temporary_folder
 from ...inference.alignments import alignment_heads
 from ...loading import load_confidence
+from ...model import ScratchForConditionalGeneration
 from ...model.confidence import FILE
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
-from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ...model.translation_pipeline import TARGET_FOLDER
 from ...recipe import SOURCE, TARGET
 from ..convert.checking import load_model, verify_scores

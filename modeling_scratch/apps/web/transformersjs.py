@@ -19,8 +19,8 @@ from ...errors import UserError
 from ...hub.allowed_files import CARD
 from ...hub.card import license_of
 from ...languages import language_codes
+from ...model import ScratchForConditionalGeneration
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
-from ...model.modeling_scratch import ScratchForConditionalGeneration
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings
 from ..convert.onnx import DecoderGraph, EncoderGraph, OnnxScorer, quantize_weights, write_graph
