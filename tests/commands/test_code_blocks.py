@@ -24,6 +24,7 @@ NOT_RUN = {
     "(accelerate launch|    train.py|sbatch|torchrun|export (ACCELERATE|TORCH)|docker|cp configuration/serve) ?": (
         "several processes, machines or containers: tests/training/test_many_processes.py"
     ),
+    "python train.py --dry-run ": "data that is only on the Hub: tests/apps/experiments",
     "(curl|scratch serve|LibreTranslateAPI)": "a running service: tests/apps/serve",
     r"scratch upload (?!.*--dry-run)|.*\bhub\.repository=|hf upload|.*push_to_hub\(": "the Hub: tests/hub",
     r"scratch export (web|transformersjs)": "a browser or Node.js: tests/apps/web",
@@ -115,6 +116,8 @@ def test_the_code_of_a_page_runs(page, things, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     if page.stem == "sequences":
         shutil.rmtree("runs/dates")  # which the page makes
+    if page.stem == "symptoms":
+        shell("scratch corpus my-text", folder, things)
     if page.stem == "tutorials":
         shutil.copytree("runs/embedded", "mine")
     if page.stem == "improve":  # whose files are in folders of these names
