@@ -123,10 +123,14 @@ def call_command(main: Callable, *arguments, **options) -> list:
 
 def without_check_and_waits() -> None:
     """Let pushes skip the check of the folder, and retries not wait."""
+    from modeling_scratch.apps.convert import marian_repository
     from modeling_scratch.hub import push
     from modeling_scratch.hub.allowed_files import copy_files
 
-    push.check_model = lambda folder, copy, run: list(copy_files(folder, copy))
+    marian_repository.check_conversion = lambda *_: []
+    push.check_model = lambda folder, copy, run, endpoint_handler=False: list(
+        copy_files(folder, copy, endpoint_handler)
+    )
     time.sleep = lambda seconds: None
 
 
@@ -214,9 +218,11 @@ def answer_calls() -> None:
             answer = {"traceback": traceback.format_exc()}
         time.sleep = sleep
         if "modeling_scratch.hub.push" in sys.modules:
+            from modeling_scratch.apps.convert import marian_repository
             from modeling_scratch.hub import check, push
 
             push.check_model = check.check_model
+            marian_repository.check_conversion = check.check_conversion
         print(ANSWER + json.dumps(answer), flush=True)
 
 

@@ -1,6 +1,8 @@
 """`scratch upload`: share a model folder on the Hugging Face Hub."""
 
 import logging
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +14,7 @@ from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from .cli import Debug, log_to_terminal, one_line_errors
 
 if TYPE_CHECKING:
-    from ..hub.push import PushOptions
+    from ..hub.push import Prepared, PushOptions
 
 
 def main(
@@ -36,6 +38,18 @@ def main(
     space: Annotated[
         bool, typer.Option("--space", help="also push a page that runs it, as a static Space of the same name")
     ] = False,
+    marian: Annotated[
+        str | None, typer.Option(help="also push it as a Marian model, which needs no remote code, to this user/name")
+    ] = None,
+    endpoint_handler: Annotated[
+        bool, typer.Option("--endpoint-handler", help="also push a handler.py for Inference Endpoints")
+    ] = False,
+    benchmark: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="also report the test set's score: its task's id in the data set's eval.yaml, and the metric"
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="seconds to wait for each response of the Hub")] = SECONDS_TO_ANSWER,
     deadline: Annotated[float, typer.Option(help="seconds that the whole upload may take")] = SECONDS_TO_PUSH,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
@@ -66,6 +80,9 @@ def main(
             languages=languages,
             author=author,
             space=space,
+            marian=marian,
+            endpoint_handler=endpoint_handler,
+            benchmark=benchmark,
         )
         if check_only or dry_run:
             _only_look(folder, options, dry_run)
@@ -74,30 +91,49 @@ def main(
 
 
 def _push(folder: Path, options: "PushOptions") -> None:
-    from ..hub.push import push
+    """Push the model and what is asked for beside it, once all of it has been checked."""
+    from ..hub.push import prepared_push
 
-    if not options.space:
-        print(push(folder, options).describe())
-        return
-    from ..apps.web.space import prepared_space
+    with ExitStack() as stack:
+        beside = []
+        if options.marian is not None:
+            from ..apps.convert.marian_repository import prepared_marian
 
-    with prepared_space(folder, options) as push_page:
-        print(push(folder, options).describe())
-        print(push_page().describe())
+            beside.append(stack.enter_context(prepared_marian(folder, options)))
+        if options.space:
+            from ..apps.web.space import prepared_space
+
+            beside.append(stack.enter_context(prepared_space(folder, options)))
+        push_model = stack.enter_context(prepared_push(folder, options))
+        for send in (push_model, *beside):
+            print(send().describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
     """Print the results of the check; for a dry run, also what would be pushed."""
     from ..hub.push import Record, prepare_push
 
+    record, of_marian = Record.read(folder, options), []
+    if options.marian is not None:
+        from ..apps.convert.marian_repository import prepare_marian
+
+        with temporary_folder() as copy:
+            beside = replace(options, repo_id=options.marian, marian=None)
+            prepared = prepare_marian(options.repo_id, folder, beside, copy, record)
+            of_marian = _described(prepared, options.marian, dry_run)
     with temporary_folder() as copy:
-        prepared = prepare_push(folder, options, copy, Record.read(folder, options))
-        lines = prepared.findings
-        if dry_run:
-            sizes = prepared.sizes()
-            lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
-            lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
-            if options.space:
-                lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
-            lines.append(f"\nThe card, without edits made on the Hub:\n\n{prepared.card}")
-        print("\n".join(lines))
+        lines = _described(prepare_push(folder, options, copy, record), options.repo_id, dry_run)
+    if options.space and dry_run:
+        lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
+    print("\n".join(lines + of_marian))
+
+
+def _described(prepared: "Prepared", repo_id: str, dry_run: bool) -> list[str]:
+    """Lines on what was checked, and for a dry run on what would be pushed."""
+    lines = list(prepared.findings)
+    if dry_run:
+        sizes = prepared.sizes()
+        lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {repo_id}:")
+        lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
+        lines.append(f"\nThe card, without edits made on the Hub:\n\n{prepared.card}")
+    return lines

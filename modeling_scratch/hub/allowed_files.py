@@ -15,6 +15,7 @@ from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, WEIGHTS
 from .plain_card import CONVERSION, read_config, weight_files
+from .probe import HANDLER
 
 CARD = "README.md"
 SHARED_TOKENIZER_FILES = (
@@ -30,6 +31,7 @@ SHARED_TOKENIZER_FILES = (
     "target.spm",
     "spiece.model",
 )
+EVAL_RESULTS = ".eval_results/modeling_scratch.yaml"
 # Names and patterns. Code is found by following imports. A push also deletes files that match these from the Hub if the
 # folder lacks them (push.MODEL_FILES); files that it must never delete belong in COMPANIONS.
 ALLOWED = (
@@ -42,6 +44,8 @@ ALLOWED = (
     *SHARED_TOKENIZER_FILES,
     *(f"{TARGET_FOLDER}/{name}" for name in SHARED_TOKENIZER_FILES),
     CURVES,
+    HANDLER,
+    EVAL_RESULTS,
 )
 # Read for the card, not pushed as they are.
 RECORDS = (RECIPE, METRICS_FILE, CONVERSION, CARD)
@@ -114,10 +118,20 @@ def chosen_files(folder: Path) -> dict[str, Path]:
     return chosen | {path.name: path for path in code}
 
 
-def copy_files(folder: Path, copy: Path) -> dict[str, Path]:
-    """Copy `chosen_files` to an empty folder: {path in the repository: copied file}."""
+def copy_files(folder: Path, copy: Path, endpoint_handler: bool = False) -> dict[str, Path]:
+    """
+    Copy `chosen_files` to an empty folder: {path in the repository: copied file}.
+
+    Args:
+        endpoint_handler: add a handler.py for Inference Endpoints if the folder has none. UserError if the model has no
+            pipeline.
+    """
     files = {name: copy / name for name in chosen_files(folder)}
     for name, path in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / name, path)
+    if endpoint_handler and HANDLER not in files:
+        if "tokenizer_config.json" not in files or not read_json(files["config.json"]).get("custom_pipelines"):
+            raise UserError(f"{folder}: {HANDLER} needs a pipeline and a tokenizer; leave out --endpoint-handler")
+        files[HANDLER] = Path(shutil.copyfile(Path(__file__).with_name(HANDLER), copy / HANDLER))
     return files

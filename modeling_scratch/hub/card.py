@@ -10,14 +10,16 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, eval_result_entries_to_yaml
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import yaml_dump
 
+from .. import __version__
 from ..data.sources import Provenance
 from ..errors import TOKEN, UserError, without_tokens
 from ..languages import language_code
@@ -31,7 +33,7 @@ from ..metrics import (
     tells_nothing,
     title_of,
 )
-from ..model.configuration_scratch import task_of
+from ..model.configuration_scratch import ScratchConfig, task_of
 from ..recipe.schema import FEATURES
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
@@ -39,6 +41,7 @@ from .allowed_files import CARD
 from .card_markdown import escape, hub_link, plural, table
 from .plain_card import (
     METADATA,
+    METADATA_OF_OTHERS,
     Conversion,
     ModelFacts,
     describe_search,
@@ -75,6 +78,7 @@ def updated_card(
     languages: Sequence[str] | None = None,
     author: str | None = None,
     has_space: bool = False,
+    marian: str | None = None,
     before: str | None = None,
 ) -> str:
     """
@@ -88,9 +92,19 @@ def updated_card(
     Raises:
         UserError: a record is missing or damaged, an argument is wrong, or the card is not complete.
     """
+    license = _license(run, license, split_front_matter(before or "")[0])
+    generated = build_card(folder, repo_id, run, license, languages, author, has_space, marian)
+    return with_owners_text(generated, before, required_metadata(run))
+
+
+def with_owners_text(generated: ModelCard, before: str | None, required: Iterable[str]) -> str:
+    """
+    A generated card with the owner's text of the card before it.
+
+    Args:
+        before, required: as in `updated_card` and `check_card`, whose errors it raises.
+    """
     metadata, body = split_front_matter(before or "")
-    license = _license(run, license, metadata)
-    generated = build_card(folder, repo_id, run, license, languages, author, has_space)
     above, begin, rest = body.partition(BEGIN)
     _, end, below = rest.partition(END)
     text = f"{BEGIN}\n\n{generated.text.strip()}\n\n{END}"
@@ -107,7 +121,7 @@ def updated_card(
     front = yaml_dump(data, sort_keys=False, width=math.inf).strip()
     parts = [f"---\n{front}\n---", *(part.strip() for part in (above, text, below))]
     card = "\n\n".join(filter(None, parts)) + "\n"
-    check_card(card, required_metadata(run))
+    check_card(card, required)
     return card
 
 
@@ -230,6 +244,7 @@ def build_card(
     languages: Sequence[str] | None = None,
     author: str | None = None,
     has_space: bool = False,
+    marian: str | None = None,
 ) -> ModelCard:
     """
     Generate the card of a model folder.
@@ -241,6 +256,7 @@ def build_card(
         languages: codes of source and target. None: those that the recipe or the tokenizer names, if any.
         author: a name. None: the card names no author, only who shares the model.
         has_space: whether a Space of the same name has a page to try the model on.
+        marian: the repository of the same model as a Marian model, if there is one.
 
     Raises:
         UserError: a record is missing or damaged, or a language is not an ISO 639 code.
@@ -253,10 +269,56 @@ def build_card(
         card = _card_of_model(folder, repo_id, tags, metadata, author)
     else:
         card = card_of_run(run, repo_id, tags, metadata, author)
+    links = []
     if has_space:
         link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it runs in your browser."
-        card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)
+        links.append(f"Without installing anything, {link}")
+    if marian is not None:
+        links.append(
+            f"{hub_link(marian)} is this model as a Marian model, which Transformers loads without code from the "
+            "repository."
+        )
+    card.text = card.text.replace("\n## ", "\n" + "".join(f"{link}\n\n" for link in links) + "## ", 1)
     return card
+
+
+def marian_card(
+    folder: Path,
+    repo_id: str,
+    original: str,
+    difference: float,
+    run: RunRecords | None,
+    license: str | None = None,
+    languages: Iterable[str] | None = None,
+    author: str | None = None,
+) -> ModelCard:
+    """
+    Generate the card of a model that was converted to a Marian model.
+
+    Args:
+        folder: the model before its conversion.
+        repo_id, original: the repositories of the Marian model and of the model before.
+        difference: the largest one of their logits; see `Conversion`.
+        run, license, languages, author: as in `build_card`.
+    """
+    tags = [tag.strip().replace("_", "-") for tag in languages or ()] or (run.tags if run else [])
+    facts = replace(
+        _facts_of_run(run, tags) if run else read_facts(folder, tags),
+        base_model=original,
+        pipeline=False,
+        calibration={},
+        is_marian=True,
+    )
+    before, metadata = hub_link(original), METADATA if facts.is_translator else METADATA_OF_OTHERS
+    tags_on_hub = [tag for tag in metadata["tags"] if tag != ScratchConfig.model_type]
+    sections = {
+        "Results": f"See the card of {before}. This model has the same weights, with the names that Marian models have "
+        f"for them. Its logits on random ids differ from those of {before} by at most {difference:.1e}, in float32.",
+        "Training": f"See the card of {before}.",
+        "Limits and intended use": limits(facts, f"See the card of {before}."),
+    }
+    origin = f"It is {before} as a Marian model, converted by modeling_scratch {__version__}."
+    return make_card(facts, repo_id, origin, author, {"license": license, "tags": tags_on_hub}, sections)
 
 
 def _card_of_model(
@@ -292,11 +354,7 @@ def card_of_run(
     run: RunRecords, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
 ) -> ModelCard:
     tags = list(languages) or run.tags or tokenizer_languages(run.folder)
-    facts = read_facts(run.folder, tags)
-    facts.base_model = run.base_model
-    facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
-    facts.features = next((each[FEATURES] for each in run.samples if each.get(FEATURES)), "")
-    facts.task = run.recipe.data.task
+    facts = _facts_of_run(run, tags)
     results = _eval_results(run, facts, tags)
     metadata |= {
         "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
@@ -314,6 +372,15 @@ def card_of_run(
         "Limits and intended use": _limits(run, facts),
     }
     return make_card(facts, repo_id, _origin(run), author, metadata, sections)
+
+
+def _facts_of_run(run: RunRecords, tags: list[str]) -> ModelFacts:
+    facts = read_facts(run.folder, tags)
+    facts.base_model = run.base_model
+    facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
+    facts.features = next((each[FEATURES] for each in run.samples if each.get(FEATURES)), "")
+    facts.task = run.recipe.data.task
+    return facts
 
 
 def _origin(run: RunRecords) -> str:
@@ -382,6 +449,38 @@ def _eval_results(run: RunRecords, facts: ModelFacts, tags: list[str]) -> list[E
                 )
             )
     return results
+
+
+def benchmark_result(folder: Path, repo_id: str, run: RunRecords | None, task: str, metric: str) -> str:
+    """
+    YAML with the score of a run's test set, for `.eval_results/`: https://huggingface.co/docs/hub/eval-results.
+
+    Args:
+        task: its id in the eval.yaml of the data set, which is a benchmark on the Hub.
+        metric: the task's, as in `METRICS`.
+
+    Raises:
+        UserError: the test set is not on the Hub, or has no such score.
+    """
+    scored = run.scored if run else []
+    record = next((each for each in scored if each["split"] == "test" and not each.get("name")), {})
+    if run is None or not record:
+        raise UserError(f"--benchmark: {folder} has no scores of a test set; scratch train writes them at its end")
+    found = run.provenance("test")
+    if found.hub_name is None or found.split is None:
+        raise UserError("--benchmark: the test set is no split of a data set on the Hub (data.name, data.test)")
+    if metric not in scores_in(record):
+        raise UserError(f"--benchmark: the test set has no score {metric!r}, only {', '.join(scores_in(record))}")
+    signature = record.get(f"{metric}_signature")
+    entry = EvalResultEntry(
+        found.hub_name,
+        task,
+        round(record[metric], 2),
+        source_url=f"https://huggingface.co/{repo_id}",
+        source_name="Model card",
+        notes=title_of(metric) + (f", {signature}" if signature else ""),
+    )
+    return yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
 
 
 def _results(run: RunRecords) -> str:

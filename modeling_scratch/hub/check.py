@@ -26,12 +26,13 @@ TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same 
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
 
 
-def check_model(folder: Path, copy: Path, run: RunRecords | None) -> list[str]:
+def check_model(folder: Path, copy: Path, run: RunRecords | None, endpoint_handler: bool = False) -> list[str]:
     """
     Copy the files to push, except the card, to an empty folder, and check them there.
 
     Args:
         run: the run whose folder it is, if any; its samples are translated.
+        endpoint_handler: see `copy_files`.
 
     Returns:
         A line for each check that passed.
@@ -39,7 +40,7 @@ def check_model(folder: Path, copy: Path, run: RunRecords | None) -> list[str]:
     Raises:
         UserError: what is wrong, where, and what to do.
     """
-    files = copy_files(folder, copy)
+    files = copy_files(folder, copy, endpoint_handler)
     samples = [sample["source"] for sample in run.samples] if run else []
     try:
         return _check_files(files, copy, samples + PROBES)
@@ -66,6 +67,35 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
         f"weights: safetensors, {parameters:,} numbers, all finite, none missing",
         f"a clean process without this project: the same ids, logits (within {TOLERANCE:.0e}) and {same}",
     ]
+
+
+def check_conversion(folder: Path, converted: Path, run: RunRecords | None, tolerance: float) -> list[str]:
+    """
+    Check a model that was converted to an architecture of Transformers' own: a process without this project must get
+    from it what the model in `folder` gives.
+
+    Args:
+        run: the run whose folder it is, if any; its samples are translated.
+        tolerance: the largest difference of float32 logits.
+
+    Returns:
+        A line for each check that passed.
+
+    Raises:
+        UserError: what differs.
+    """
+    sentences = ([sample["source"] for sample in run.samples] if run else []) + PROBES
+    files = {path.relative_to(converted).as_posix(): path for path in converted.rglob("*") if path.is_file()}
+    check_texts(files)
+    check_weights(files)
+    with as_user_error(f"{folder} cannot be loaded here: "):
+        original = probe.observe(str(folder), sentences, False, ScratchTranslationPipeline)
+    stranger = observe_as_a_stranger(converted, sentences)
+    check_loading("in a clean process", stranger)
+    # Transformers has no pipeline for it.
+    if differing := differences(original | {"pipeline": [], "handler": []}, stranger, tolerance):
+        raise UserError(f"the converted model gives other {', '.join(differing)} than the one in {folder}")
+    return [f"Marian model, in a clean process: the same ids and outputs for {len(sentences)} inputs"]
 
 
 # -- what is in the files ----------------------------------------------------------------------------------------------
@@ -109,10 +139,11 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
         secret = ("HF_", "HUGGING", "PYTHON", "TRANSFORMERS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
         environment |= {"HF_HOME": str(temporary / "home"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # a handler.py would use a GPU
         environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # rounding depends on it
         # Where this process finds its packages, but not the code of models that it has loaded.
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path not in ("", HF_MODULES_CACHE))
-        command = [sys.executable, "-P", probe.__file__, str(folder), str(asked), str(answered)]
+        command = [sys.executable, "-P", "-B", probe.__file__, str(folder), str(asked), str(answered)]
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
         if result.returncode:
             last = (result.stderr.strip().splitlines() or ["no message"])[-1]
@@ -131,15 +162,22 @@ def check_loading(who: str, observed: dict[str, Any]) -> None:
         raise UserError("the model's logits are not finite: its training has diverged; push an earlier checkpoint")
 
 
-def compare_results(author: dict[str, Any], stranger: dict[str, Any]) -> None:
-    """Raise UserError if a stranger's results differ from the author's."""
-    differing = [name for name in ("input_ids", "outputs", "pipeline", "decoded") if author[name] != stranger[name]]
+def differences(author: dict[str, Any], stranger: dict[str, Any], tolerance: float = TOLERANCE) -> list[str]:
+    """What differs between the author's results and a stranger's: logits if by more than the tolerance."""
+    differing = [
+        name for name in ("input_ids", "outputs", "pipeline", "handler", "decoded") if author[name] != stranger[name]
+    ]
     difference = float("inf")
     if author["logits"].shape == stranger["logits"].shape:
         difference = (author["logits"] - stranger["logits"]).abs().max().item()
-    if not difference <= TOLERANCE:
+    if not difference <= tolerance:
         differing.append(f"logits (by {difference:.1e})")
-    if differing:
+    return differing
+
+
+def compare_results(author: dict[str, Any], stranger: dict[str, Any]) -> None:
+    """Raise UserError if a stranger's results differ from the author's."""
+    if differing := differences(author, stranger):
         raise UserError(
             f"a clean process without this project gives other {', '.join(differing)}: the code or the files in the "
             "folder are not what this version of modeling_scratch would save; load the model with it, save it there "

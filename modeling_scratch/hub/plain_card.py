@@ -67,10 +67,16 @@ class ModelFacts:
     is_translator: bool = True  # whether its task is translation
     task: str | None = None  # what the outputs are, if it is not
     calibration: dict[str, Any] = field(default_factory=dict)  # what was measured of its confidence
+    is_marian: bool = False  # whether it is a MarianMTModel now, which needs no code from its repository
 
     @property
     def direction(self) -> str:
         return " to ".join(self.languages)
+
+    @property
+    def trust(self) -> str:
+        """What follows the name in calls of `from_pretrained`."""
+        return "" if self.is_marian else ", trust_remote_code=True"
 
     @property
     def output(self) -> str:
@@ -138,10 +144,12 @@ def _summary(facts: ModelFacts) -> str:
 def usage(facts: ModelFacts, repo_id: str) -> str:
     """Code that loads the model and runs it."""
     needed = "torch, transformers and sentencepiece" if facts.sentencepiece else "torch and transformers"
-    blocks = [
-        f"This needs {needed}. `trust_remote_code=True` runs the model's code, which is in this repository: read its "
-        "`.py` files first, and pin the version you have read with `revision=COMMIT`."
-    ]
+    blocks = [f"This needs {needed}, and no code from this repository."]
+    if not facts.is_marian:
+        blocks = [
+            f"This needs {needed}. `trust_remote_code=True` runs the model's code, which is in this repository: read "
+            "its `.py` files first, and pin the version you have read with `revision=COMMIT`."
+        ]
     blocks += [_use_without_tokenizer(facts, repo_id)] if facts.tokenizers == 0 else _use(facts, repo_id)
     if facts.features:
         code = f"features={json.dumps(facts.features, ensure_ascii=False)}"
@@ -158,29 +166,18 @@ def usage(facts: ModelFacts, repo_id: str) -> str:
 def _use(facts: ModelFacts, repo_id: str) -> list[str]:
     sources = facts.sources or ["...", "..."]
     one, batch = (json.dumps(each, ensure_ascii=False, indent=4) for each in (sources[0], sources[:2]))
-    load = f'AutoTokenizer.from_pretrained("{repo_id}", trust_remote_code=True'
+    load = f'AutoTokenizer.from_pretrained("{repo_id}"{facts.trust}'
     two = facts.tokenizers == 2
     task, called = (TRANSLATION, "translator") if facts.is_translator else (TEXT2TEXT, "generator")
     target = f'target_tokenizer = {load}, subfolder="target_tokenizer")\n' if two else ""
     decoder = "target_tokenizer" if two else "tokenizer"
-    pipeline = f"""As a pipeline:
-
-```python
-from transformers import pipeline
-
-{called} = pipeline("{task}", model="{repo_id}", trust_remote_code=True)
-print({called}({one}))
-
-texts = {batch}
-print({called}(texts, num_beams=4))
-```"""
     classes = f"""With the Auto classes{", and a tokenizer for each of the two vocabularies" if two else ""}:
 
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 tokenizer = {load})
-{target}model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}", trust_remote_code=True)
+{target}model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}"{facts.trust})
 
 inputs = tokenizer({one}, return_tensors="pt")
 print({decoder}.decode(model.generate(**inputs)[0], skip_special_tokens=True))
@@ -193,7 +190,18 @@ texts = {batch}
 inputs = tokenizer(texts, padding=True, return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```"""
-    return [pipeline, classes] if facts.pipeline else [classes]
+    pipeline = f"""As a pipeline, whose code is in this repository too (Transformers 5 has none for this task):
+
+```python
+from transformers import pipeline
+
+{called} = pipeline("{task}", model="{repo_id}", trust_remote_code=True)
+print({called}({one}))
+
+texts = {batch}
+print({called}(texts, num_beams=4))
+```"""
+    return [classes, pipeline] if facts.pipeline else [classes]
 
 
 def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
@@ -203,7 +211,7 @@ def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}", trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}"{facts.trust})
 input_ids = torch.tensor([[4, 5, 6]])  # a text, encoded with that tokenizer
 print(model.generate(input_ids=input_ids))
 ```"""
@@ -262,7 +270,7 @@ def limits(facts: ModelFacts, data: str, length: str = "") -> str:
         length: sentences on the length of the training data.
     """
     config, source = facts.config, facts.languages[0] if facts.languages else "its source language"
-    if config.position_embedding_type == "learned":
+    if config.position_embedding_type == "learned" or facts.is_marian:
         length += f"More than {config.max_position_embeddings:,} tokens are an error."
     else:
         length += (

@@ -8,6 +8,7 @@ This module imports nothing from this project; run as a script, it also keeps th
 import json
 import sys
 from importlib.abc import MetaPathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, pipeline
 
 TARGET_FOLDER = "target_tokenizer"
+HANDLER = "handler.py"  # of Inference Endpoints
 PROJECT = "modeling_scratch"
 PIPED = 4  # sentences
 TASKS = {"text2text-generation": "generated_text", "translation": "translation_text"}  # and the keys of their results
@@ -32,8 +34,9 @@ def observe(
 
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
-        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `loading` (weights
-        that were missing or unexpected).
+        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `handler` (the same from the
+        folder's handler.py, if it has one and its code is trusted), `loading` (weights that were missing or
+        unexpected).
     """
     source = None
     if (Path(folder) / "tokenizer_config.json").is_file():
@@ -50,9 +53,10 @@ def observe(
         torch.manual_seed(0)  # for models that sample
         ids = model.generate(**inputs)
         # A fixed target: outputs of other lengths would give logits of other shapes.
-        fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % model.config.target_vocab_size
+        vocabulary = model.config.decoder_vocab_size or model.config.vocab_size
+        fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % vocabulary
         logits = model(**inputs, decoder_input_ids=fixed).logits
-    piped = []
+    piped, handled = [], None
     named = getattr(model.config, "custom_pipelines", None) or {}
     if source and (task := next((each for each in TASKS if each in named), None)):
         options = {"pipeline_class": pipeline_class, "trust_remote_code": trust_remote_code}
@@ -62,12 +66,16 @@ def observe(
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]
         piped = [result[TASKS[task]] for result in piping(taken[:PIPED])]
+        if trust_remote_code and (Path(folder) / HANDLER).is_file():
+            torch.manual_seed(0)
+            handled = [result[TASKS[task]] for result in load_handler(folder)({"inputs": taken[:PIPED]})]
     return {
         "input_ids": inputs["input_ids"].tolist(),
         "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True) if source else [],
         "logits": logits.clone(),
         "outputs": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
         "pipeline": piped,
+        "handler": piped if handled is None else handled,
         "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
     }
 
@@ -75,6 +83,17 @@ def observe(
 def _random_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     ids = torch.randint(config.vocab_size, (PIPED, 8), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def load_handler(folder: str) -> Any:
+    """The EndpointHandler in a folder's handler.py, loaded as Inference Endpoints does."""
+    spec = spec_from_file_location("handler.EndpointHandler", Path(folder) / HANDLER)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.path.insert(0, folder)
+    sys.modules[spec.name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.EndpointHandler(folder)
 
 
 def _no_connections(event: str, arguments: tuple) -> None:

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
@@ -31,9 +31,10 @@ from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from ..recipe.schema import Recipe
 from ..training.folder import COMPANIONS
 from ..training.records import run_of
-from .allowed_files import ALLOWED, CARD, matches
-from .card import check_languages, check_license, required_metadata, updated_card
+from .allowed_files import ALLOWED, CARD, EVAL_RESULTS, matches
+from .card import benchmark_result, check_languages, check_license, required_metadata, updated_card
 from .check import check_model
+from .probe import HANDLER
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ class PushOptions:
     languages: tuple[str, str] | None = None  # source and target; None: as the folder's records name them
     author: str | None = None  # for the card
     space: bool = False  # also push a page that translates, as a static Space of the same name
+    marian: str | None = None  # also push the model as a Marian model, to this repository
+    endpoint_handler: bool = False  # with a handler.py for Inference Endpoints
+    benchmark: tuple[str, str] | None = None  # the task and metric of the test set, a benchmark on the Hub
     repo_type: str = "model"  # or "space", for that page
 
     def __post_init__(self):
@@ -83,8 +87,11 @@ class PushOptions:
                 raise UserError(f"{name} is {seconds:g}; it must be a positive number of seconds")
         if self.create_pr and (self.tag or self.revision):
             raise UserError("--create-pr proposes a change to main: it excludes --tag and --revision")
-        if self.space and (self.create_pr or self.tag or self.revision):
-            raise UserError("--space pushes to main: it excludes --create-pr, --tag and --revision")
+        for name, is_asked in (("--space", self.space), ("--marian", self.marian is not None)):
+            if is_asked and (self.create_pr or self.tag or self.revision):
+                raise UserError(f"{name} pushes to main: it excludes --create-pr, --tag and --revision")
+        if self.marian == self.repo_id:
+            raise UserError(f"--marian {self.marian}: the Marian model needs a repository of its own")
 
     @property
     def branch(self) -> str:
@@ -229,6 +236,8 @@ class Record:
     author: str | None = None  # as given at an earlier push
     languages: list[str] | None = None
     space: str | None = None  # the name of the Space and the model that were pushed together
+    marian: str | None = None  # the repository of the same model as a Marian model
+    benchmark: list[str] | None = None  # the task and metric of the test set
     commit: str | None = None  # the last one, which version 0.1.0 recorded instead of what it sent
 
     @staticmethod
@@ -242,12 +251,17 @@ class Record:
             content.get("author") or old.get("author"),
             content.get("languages") or old.get("languages"),
             content.get("space") or space,
+            content.get("marian"),
+            content.get("benchmark"),
             old.get("commit"),
         )
 
     def write(self, folder: Path) -> None:
+        """Add this to what the file says: pushes to several repositories may have read it at the same time."""
         before = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
-        content = {"sent": sorted(self.sent), "author": self.author, "languages": self.languages, "space": self.space}
+        known = {name: getattr(self, name) for name in ("author", "languages", "space", "marian", "benchmark")}
+        content = {name: value for name, value in known.items() if value is not None}
+        content["sent"] = sorted(self.sent.union(before.get("sent", [])))
         write_whole(folder / RECORD, json.dumps(before | content, indent=1))
 
 
@@ -284,6 +298,21 @@ def belongs(name: str, options: PushOptions) -> bool:
     return matches(name, MODEL_FILES) if options.repo_type == "model" else name not in EDITABLE
 
 
+def options_beside(options: PushOptions, **changes: Any) -> PushOptions:
+    """
+    Options for the push of something beside a model that contains its weights: private if the model is private or
+    gated.
+
+    Args:
+        options: those of the model.
+        changes: what differs.
+    """
+    with limited_requests(options), explained("looking at the repository", options):
+        model = repository_info(options)
+    is_private = options.private or (model is not None and bool(model.private or model.gated))
+    return replace(options, private=is_private, **changes)
+
+
 def repository_info(options: PushOptions) -> ModelInfo | SpaceInfo | None:
     """The Hub's description of the repository; None if there is no such repository."""
     try:
@@ -315,8 +344,7 @@ def _look(options: PushOptions, record: Record) -> Destination:
             raise UserError(f"{options.repo_id} does not exist, or this token has no access to it")
         return Destination()
     if options.private and not info.private:
-        other_way = ", or push without --private" if options.repo_type == "model" else ", like its model"
-        raise UserError(f"{options.place} exists and is public; make it private in its settings{other_way}")
+        raise UserError(f"{options.place} exists and is public; make it private in its settings")
     references = api.list_repo_refs(options.repo_id, repo_type=kind)
     branches, tags = ({each.name: each.target_commit for each in of} for of in (references.branches, references.tags))
     main, has_branch = branches.get("main"), options.branch in branches
@@ -382,6 +410,12 @@ class Prepared:
     files: dict[str, Path]  # {path in the repository: local file}, except the card
     card: str
     findings: list[str] = field(default_factory=list)  # of the check
+    kept: dict[str, str] = field(default_factory=dict)  # what the folder keeps of it: {name: text}
+
+    @property
+    def needs_code(self) -> bool:
+        """Whether loading the model runs code from the repository."""
+        return any(name.endswith(".py") for name in self.files)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
@@ -398,6 +432,7 @@ class Pushed:
     repo_id: str
     commit: str
     is_model: bool = True
+    needs_code: bool = True  # whether loading the model runs code from the repository
 
     @property
     def outcome(self) -> str:
@@ -408,7 +443,8 @@ class Pushed:
         if not self.is_model:
             return self.outcome
         name = f'"{self.repo_id}", revision="{self.commit}"'
-        return f"{self.outcome}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
+        trust = ", trust_remote_code=True" if self.needs_code else ""
+        return f"{self.outcome}\n  AutoModelForSeq2SeqLM.from_pretrained({name}{trust})"
 
 
 def prepare_push(
@@ -426,10 +462,16 @@ def prepare_push(
         UserError: what is wrong with the folder or the card.
     """
     run = run_of(folder)
-    findings = check_model(folder, copy, run)
+    findings = check_model(folder, copy, run, options.endpoint_handler)
     record.author = options.author or record.author
     record.languages = list(options.languages or record.languages or []) or None
     record.space = options.repo_id if options.space else record.space
+    record.marian = options.marian or record.marian
+    record.benchmark = list(options.benchmark or record.benchmark or []) or None
+    if record.benchmark is not None:
+        result = benchmark_result(folder, options.repo_id, run, *record.benchmark)
+        (copy / EVAL_RESULTS).parent.mkdir(exist_ok=True)
+        (copy / EVAL_RESULTS).write_text(result, encoding="utf-8")
     card = updated_card(
         folder,
         options.repo_id,
@@ -438,13 +480,15 @@ def prepare_push(
         languages=record.languages,
         author=record.author,
         has_space=record.space == options.repo_id,
+        marian=record.marian,
         before=card_to_keep(folder, record, card_on_hub),
     )
     expected = ("language", "license") if run is None or run.tags else ("license",)
     missing = [key for key in expected if key not in required_metadata(run) and f"\n{key}:" not in card]
     findings.append(f"card: complete, but without {' and '.join(missing)}" if missing else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
-    return Prepared(files, card, findings)
+    kept = {CARD: card} | {name: files[name].read_text(encoding="utf-8") for name in (HANDLER,) if name in files}
+    return Prepared(files, card, findings, kept)
 
 
 def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None:
@@ -473,15 +517,21 @@ Operation = CommitOperationAdd | CommitOperationDelete
 Preparation = Callable[[Path, PushOptions, Path, Record, str | None], Prepared]
 
 
-def push(folder: Path, options: PushOptions, preparation: Preparation = prepare_push) -> Pushed:
+@contextmanager
+def prepared_push(
+    folder: Path, options: PushOptions, preparation: Preparation = prepare_push
+) -> Iterator[Callable[[], Pushed]]:
     """
-    Check a model's folder and push it. If the Hub has all of it already, no commit is made.
+    Check a model's folder, look at the repository, and prepare what is pushed.
 
     Args:
         preparation: makes what is pushed from the folder.
 
+    Yields:
+        A function that pushes it. If the Hub has all of it already, no commit is made.
+
     Raises:
-        UserError: the message says what happened, what is on the Hub, and what to do.
+        UserError: here and in that function; the message says what happened, what is on the Hub, and what to do.
     """
     record = Record.read(folder, options)
     with limited_requests(options), temporary_folder() as copy:
@@ -495,20 +545,30 @@ def push(folder: Path, options: PushOptions, preparation: Preparation = prepare_
         stale = sorted(name for name in found.tree if belongs(name, options) and name not in contents)
         if found.tag is not None and (found.tag != found.head or added or stale):
             raise UserError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
-        sizes = prepared.sizes()
-        logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.place}")
-        # Before anything is sent: if the response is lost, the next push knows what is this folder's own work.
-        record.sent = record.sent.union(*known.values())
-        record.write(folder)
-        operations: list[Operation] = [CommitOperationAdd(name, contents[name]) for name in added]
-        operations += [CommitOperationDelete(name) for name in stale]
-        pushed = _commit(operations, options, found)
-        if not options.create_pr:
-            _finish(folder, options, prepared.card, pushed, found)
-    return pushed
+
+        def send() -> Pushed:
+            sizes = prepared.sizes()
+            logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.place}")
+            # Before anything is sent: if the response is lost, the next push knows what is this folder's own work.
+            record.sent = record.sent.union(*known.values())
+            record.write(folder)
+            operations: list[Operation] = [CommitOperationAdd(name, contents[name]) for name in added]
+            operations += [CommitOperationDelete(name) for name in stale]
+            pushed = _commit(operations, options, found, prepared.needs_code)
+            if not options.create_pr:
+                _finish(folder, options, prepared.kept, pushed, found)
+            return pushed
+
+        yield send
 
 
-def _commit(operations: list[Operation], options: PushOptions, found: Destination) -> Pushed:
+def push(folder: Path, options: PushOptions) -> Pushed:
+    """Check a model's folder and push it; see `prepared_push`."""
+    with prepared_push(folder, options) as send:
+        return send()
+
+
+def _commit(operations: list[Operation], options: PushOptions, found: Destination, needs_code: bool) -> Pushed:
     """Create the repository and the branch if necessary, and make one commit, or open a pull request with it."""
     api, name, kind = HfApi(), options.repo_id, options.repo_type
     is_model, parent = options.repo_type == "model", found.head
@@ -522,7 +582,7 @@ def _commit(operations: list[Operation], options: PushOptions, found: Destinatio
         with explained("creating the branch", options):
             api.create_branch(name, branch=options.branch, exist_ok=True, repo_type=kind)
     if not operations:
-        return Pushed(f"{options.url}/commit/{parent}", False, name, parent, is_model)
+        return Pushed(f"{options.url}/commit/{parent}", False, name, parent, is_model, needs_code)
 
     def commit() -> CommitInfo:  # which huggingface_hub sends once, unlike the uploads before it
         return api.create_commit(
@@ -537,14 +597,14 @@ def _commit(operations: list[Operation], options: PushOptions, found: Destinatio
 
     with explained("opening the pull request" if options.create_pr else "committing", options, changes=True):
         done = within(options.deadline, commit)
-    return Pushed(done.pr_url or f"{options.url}/commit/{done.oid}", True, name, done.oid, is_model)
+    return Pushed(done.pr_url or f"{options.url}/commit/{done.oid}", True, name, done.oid, is_model, needs_code)
 
 
-def _finish(folder: Path, options: PushOptions, card: str, pushed: Pushed, found: Destination) -> None:
+def _finish(folder: Path, options: PushOptions, kept: dict[str, str], pushed: Pushed, found: Destination) -> None:
     """What is left to do after the commit. UserError, which begins with where the model is."""
     try:
-        if pushed.is_model:
-            write_whole(folder / CARD, card)
+        for name, text in kept.items():
+            write_whole(folder / name, text)
         if options.tag and found.tag is None:
             with explained(f"creating the tag {options.tag!r}", options):
                 HfApi().create_tag(pushed.repo_id, tag=options.tag, revision=pushed.commit, repo_type=options.repo_type)

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from foreign_models import scratch
 from loopback_client import change_weights
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
+from modeling_scratch.apps.convert import to_marian
 from modeling_scratch.commands import upload
 from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
-from modeling_scratch.hub.check import check_model, compare_results
+from modeling_scratch.hub.check import PROBES, check_conversion, check_model, compare_results
 from modeling_scratch.training.folder import WEIGHTS
 from modeling_scratch.training.records import run_of
 
@@ -79,6 +82,13 @@ def remove_weight(run: Path) -> None:
     save_file(weights, run / WEIGHTS, {"format": "pt"})
 
 
+def add_handler(run: Path) -> None:
+    """A handler.py that answers in capitals."""
+    text = Path(probe.__file__).with_name("handler.py").read_text()
+    answer = 'return [{"translation_text": text.upper()} for text in data["inputs"]]'
+    (run / "handler.py").write_text(text.replace('return self.pipeline(data["inputs"], **parameters)', answer))
+
+
 CONNECT = "import torch\nimport socket\nsocket.create_connection(('127.0.0.1', 9))\n"
 DAMAGE = {
     "NaN": (lambda run: change_weights(run, float("nan")), "NaN"),
@@ -92,6 +102,7 @@ DAMAGE_FOR_STRANGERS = {
     "import": (edit("loss.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
     "other code": (edit("position_embeddings.py", "10000.0", "20000.0"), r"logits \(by "),
     "pipeline": (edit("translation_pipeline.py", "{self._key: text}", '{self._key: "x"}'), "pipeline: "),
+    "handler": (add_handler, "other handler:"),
     "connection": (edit("attention.py", "import torch\n", CONNECT), "connection"),
 }
 
@@ -112,6 +123,21 @@ def test_damage_to_a_folder_is_found(damage, message, run, tmp_path):
     assert str(copy) not in str(error.value)
 
 
+def test_a_conversion_that_gives_something_else_is_found(tmp_path, trained, monkeypatch):
+    monkeypatch.setattr(check, "observe_as_a_stranger", lambda folder, texts: probe.observe(str(folder), texts, False))
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    model = scratch(vocab_size=len(tokenizer))
+    model.generation_config.update(max_new_tokens=10, no_repeat_ngram_size=1)
+    for folder, each in ((tmp_path / "original", model), (tmp_path / "converted", to_marian(model))):
+        each.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    (finding,) = check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
+    assert f"{len(PROBES)} inputs" in finding
+    edit("generation_config.json", '"max_new_tokens": 10', '"max_new_tokens": 3')(tmp_path / "converted")
+    with pytest.raises(ValueError, match="other outputs than"):
+        check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
+
+
 def test_a_model_that_samples_gives_the_same_results_twice(run):
     config = json.loads((run / "generation_config.json").read_text())
     (run / "generation_config.json").write_text(json.dumps(config | {"do_sample": True, "num_beams": 1}))
@@ -120,7 +146,8 @@ def test_a_model_that_samples_gives_the_same_results_twice(run):
 
 
 def test_differences_between_author_and_stranger_are_named():
-    author = {"input_ids": [[1]], "decoded": ["a"], "outputs": ["b"], "pipeline": ["b"], "logits": torch.zeros(3)}
+    author = {"input_ids": [[1]], "decoded": ["a"], "outputs": ["b"], "pipeline": ["b"], "handler": ["b"]}
+    author["logits"] = torch.zeros(3)
     compare_results(author, author | {"logits": author["logits"] + 1e-7})
     with pytest.raises(ValueError, match=r"pipeline, logits \(by 1\.0e-05\)"):
         compare_results(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})

@@ -1,14 +1,24 @@
 """A push: what it uploads, deletes and keeps, what it refuses, and what the next push does."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from foreign_models import scratch
+from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from loopback_client import MODEL, change_weights, client_train, client_upload
 from loopback_hub import ADA, GRACE, READER
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_scratch.hub.allowed_files import chosen_files
+from modeling_scratch import ScratchTranslationPipeline
+from modeling_scratch.hub.allowed_files import EVAL_RESULTS, chosen_files
+from modeling_scratch.hub.probe import HANDLER
+from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 from modeling_scratch.training.folder import WEIGHTS
 
 
@@ -337,6 +347,166 @@ def test_a_space_of_others_is_not_replaced(hub, run, push):
     assert MODEL not in hub.repositories  # whose card would have linked to that page
     push(space=True, overwrite=True)
     assert "app.py" not in hub.files(SPACE)
+
+
+# -- the Marian model beside a model -----------------------------------------------------------------------------------
+
+MARIAN = "ada/model-marian"
+
+
+@pytest.fixture
+def marian_run(run) -> Path:
+    """The folder `run` with a model that Marian can express."""
+    model = scratch(vocab_size=len(AutoTokenizer.from_pretrained(run)))
+    model.generation_config.update(max_new_tokens=10, no_repeat_ngram_size=1)
+    model.save_pretrained(run)
+    (run / "LICENSE").write_text("Apache")
+    return run
+
+
+def test_a_marian_model_beside_a_model_gives_the_same_without_remote_code(
+    hub, client, marian_run, tmp_path, capsys, monkeypatch
+):
+    code, output = client(client_upload, folder=str(marian_run), repo_id=MODEL, marian=MARIAN, check=True)
+    assert code == 0, output
+    assert hub.titles(MODEL) == hub.titles(MARIAN) == ["Upload model", "initial commit"]
+    assert re.search(rf'from_pretrained\("{MARIAN}", revision="\w+"\)\n', output)
+    files = hub.files(MARIAN)
+    expected = {"config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json"}
+    assert set(files) - {".gitattributes"} == expected | {"LICENSE", "README.md"}
+    assert f"https://huggingface.co/{MARIAN}" in card(hub)
+    text = card(hub, MARIAN)
+    assert f"base_model: {MODEL}\n" in text
+    assert "trust_remote_code" not in text
+    for name, content in files.items():
+        (tmp_path / MARIAN / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / MARIAN / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    assert type(AutoModelForSeq2SeqLM.from_pretrained(MARIAN)).__name__ == "MarianMTModel"
+    single, batch = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {}
+    exec(single, names)
+    exec(batch, names)
+    original = AutoModelForSeq2SeqLM.from_pretrained(marian_run).generate(**names["inputs"])
+    translations = names["tokenizer"].batch_decode(original, skip_special_tokens=True)
+    assert capsys.readouterr().out == f"{translations[0]}\n{translations}\n"
+
+
+def test_a_model_and_its_marian_model_are_pushed_both_or_not_at_all(hub, marian_run, push):
+    for name in (MODEL, MARIAN):
+        hub.create(name)
+        hub.commit(name, {"config.json": b"{}"})
+        assert f"{name} holds config.json" in push(code=2, marian=MARIAN)
+        assert set(hub.repositories) == {name}
+        assert hub.titles(name)[0] == "Somebody's commit"
+        hub.repositories.clear()
+    push(marian=MARIAN)
+    assert push(marian=MARIAN).count("already up to date") == 2
+    before = hub.tree(MARIAN)
+    hub.commit(MARIAN, {"README.md": card(hub, MARIAN).encode() + b"\n## By the owner\n"})
+    change_weights(marian_run, 0.25)
+    push()  # without the Marian model, which the card still names
+    assert f"https://huggingface.co/{MARIAN}" in card(hub)
+    assert hub.tree(MARIAN)[WEIGHTS] == before[WEIGHTS]
+    push(marian=MARIAN)
+    assert hub.tree(MARIAN)[WEIGHTS] != before[WEIGHTS]
+    assert "## By the owner" in card(hub, MARIAN)
+    assert "## By the owner" not in (marian_run / "README.md").read_text()
+
+
+def test_a_model_that_marian_cannot_express_is_refused_in_one_line(hub, run, push):
+    (line,) = push(code=2, marian=MARIAN).strip().splitlines()
+    assert line.startswith("error: --marian: Marian cannot express this model: norm_position is 'pre' and must be")
+    assert line.endswith("leave out --marian")
+    assert hub.repositories == {}
+
+
+def test_the_marian_model_of_a_private_model_is_private(hub, marian_run, push):
+    push(private=True)
+    push(marian=MARIAN)
+    assert hub.repositories[MARIAN].private
+
+
+# -- handler.py and evaluation results ---------------------------------------------------------------------------------
+
+# What the toolkit of Inference Endpoints does with a repository, and each of its requests.
+ENDPOINT = """
+import importlib.util, json, sys
+folder, requests = sys.argv[1], json.loads(sys.argv[2])
+spec = importlib.util.spec_from_file_location("handler.EndpointHandler", f"{folder}/handler.py")
+sys.path.insert(0, folder)
+module = importlib.util.module_from_spec(spec)
+sys.modules["handler.EndpointHandler"] = module
+spec.loader.exec_module(module)
+handler = module.EndpointHandler(folder)
+print(json.dumps([handler(request) for request in requests]))
+"""
+
+
+@pytest.mark.parametrize("task", ["translation", pytest.param(TEXT2TEXT, marks=pytest.mark.slow)])
+def test_a_pushed_handler_answers_requests_of_the_hub_s_tasks(task, hub, client, run, tmp_path):
+    if task == TEXT2TEXT:
+        config = json.loads((run / "config.json").read_text()) | {"custom_pipelines": pipelines_for(task)}
+        (run / "config.json").write_text(json.dumps(config))
+    code, output = client(client_upload, folder=str(run), repo_id=MODEL, endpoint_handler=True, check=True)
+    assert code == 0, output
+    endpoint = tmp_path / "endpoint"
+    endpoint.mkdir()
+    for name, content in hub.files(MODEL).items():
+        (endpoint / name).write_bytes(content)
+    texts, beams = ["The cat sleeps.", "We run."], {"num_beams": 3, "num_return_sequences": 2}
+    requests = [{"inputs": texts[0]}, {"inputs": texts, "parameters": None}, {"inputs": texts, "parameters": beams}]
+    requests.append({"inputs": texts, "parameters": {"generate_parameters": beams}})
+    command = [sys.executable, "-P", "-c", ENDPOINT, str(endpoint), json.dumps(requests)]
+    answered = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"HF_HOME": str(tmp_path)})
+    assert answered.returncode == 0, answered.stderr
+    one, several, *best = json.loads(answered.stdout.splitlines()[-1])
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run), AutoTokenizer.from_pretrained(run)
+    pipeline = ScratchTranslationPipeline(model=model, tokenizer=tokenizer)
+    assert one == pipeline(texts[0])
+    assert one[0].keys() == {"translation_text" if task == "translation" else "generated_text"}
+    assert several == pipeline(texts)
+    expected = [[each[pipeline._key] for each in row] for row in pipeline(texts, **beams)]
+    assert [[[each[pipeline._key] for each in row] for row in answer] for answer in best] == [expected] * 2
+
+
+def test_a_handler_stays_until_the_folder_s_is_deleted(hub, run, push):
+    push()
+    assert HANDLER not in hub.files(MODEL)
+    push(endpoint_handler=True)
+    (run / HANDLER).write_bytes(own := (run / HANDLER).read_bytes() + b"# changed\n")
+    for options in ({}, {"endpoint_handler": True}):
+        push(**options)
+        assert hub.files(MODEL)[HANDLER] == own
+    (run / HANDLER).unlink()
+    push()
+    assert HANDLER not in hub.files(MODEL)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (run / name).unlink()
+    assert "leave out --endpoint-handler" in push(code=2, endpoint_handler=True)
+
+
+def test_the_score_of_a_benchmark_is_kept_up_to_date_beside_results_of_others(hub, run, push):
+    for recipe, benchmark, words in [
+        ("", ["en_de", "bleu"], "no split of a data set on the Hub"),
+        (
+            "data: {name: ada/bench, subset: en-de, test: devtest}\n",
+            ["en_de", "blue"],
+            "no score 'blue', only bleu, chrf",
+        ),
+    ]:
+        (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text() + recipe)
+        assert words in push(code=2, benchmark=benchmark)
+    (score,) = [each for each in map(json.loads, (run / "metrics.jsonl").open()) if each.get("final")]
+    push(benchmark=["en_de", "chrf"])
+    hub.commit(MODEL, {".eval_results/of_others.yaml": b"[]"})
+    (run / "metrics.jsonl").write_text(json.dumps(score | {"chrf": 12.345}) + "\n")
+    push()
+    files = hub.files(MODEL)
+    assert files[".eval_results/of_others.yaml"] == b"[]"
+    (found,) = parse_eval_result_entries(yaml.safe_load(files[EVAL_RESULTS]))
+    link, notes = f"https://huggingface.co/{MODEL}", f"chrF, {score['chrf_signature']}"
+    assert found == EvalResultEntry("ada/bench", "en_de", 12.35, source_url=link, source_name="Model card", notes=notes)
 
 
 # -- models in memory --------------------------------------------------------------------------------------------------

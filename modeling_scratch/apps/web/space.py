@@ -2,28 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from huggingface_hub.utils import yaml_dump
 
-from ...files import temporary_folder
 from ...hub.card import license_of
 from ...hub.card_markdown import hub_link
-from ...hub.push import (
-    Prepared,
-    Pushed,
-    PushOptions,
-    Record,
-    check_is_own,
-    explained,
-    identifiers,
-    limited_requests,
-    look,
-    push,
-    repository_info,
-)
+from ...hub.push import Prepared, Pushed, PushOptions, Record, identifiers, options_beside, prepared_push
 from ...training.records import run_of
 from .export import export_page
 from .site import PAGE, read_described
@@ -40,34 +25,24 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
         A function that pushes the page in one commit, to be called after the model has been pushed.
 
     Raises:
-        UserError: for the reasons of `push` and `export_page`.
+        UserError: for the reasons of `prepared_push` and `export_page`.
     """
-    with temporary_folder() as temporary:
-        with limited_requests(options):
-            with explained("looking at the repository", options):
-                model = repository_info(options)
-            is_private = options.private or (model is not None and bool(model.private or model.gated))
-            options = replace(options, private=is_private, repo_type="space")
-            record = Record.read(folder, options)
-            check_is_own(look(options, record), options, record)
-        page = temporary / "page"
-        export_page([str(folder)], page, license=options.license)
-        license = license_of(folder, run_of(folder), options.license)
-        yield partial(push, folder, options, partial(_prepare, page, license))
+    with prepared_push(folder, options_beside(options, repo_type="space"), _prepare) as send:
+        yield send
 
 
 def _prepare(
-    page: Path,
-    license: str | None,
-    folder: Path,
-    options: PushOptions,
-    copy: Path,
-    record: Record,
-    card_on_hub: str | None = None,
+    folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
 ) -> Prepared:
     """The files of a page, and the Space's card: the one on the Hub if it has been edited there."""
+    page = copy / "page"
+    export_page([str(folder)], page, license=options.license)
     was_edited = card_on_hub is not None and not identifiers(card_on_hub.encode()) & record.sent
-    card = card_on_hub if was_edited else _card(license, options, read_described(page)["directions"][0]["title"])
+    if was_edited:
+        card = card_on_hub
+    else:
+        license = license_of(folder, run_of(folder), options.license)
+        card = _card(license, options, read_described(page)["directions"][0]["title"])
     files = {path.relative_to(page).as_posix(): path for path in sorted(page.rglob("*")) if path.is_file()}
     return Prepared(files, card)
 

@@ -1,0 +1,66 @@
+"""Publishes a model also as a Marian model, which Transformers loads without code from the repository."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from ...errors import UserError
+from ...hub.allowed_files import ALLOWED, chosen_files, matches
+from ...hub.card import license_of, marian_card, with_owners_text
+from ...hub.check import check_conversion
+from ...hub.plain_card import METADATA
+from ...hub.push import Prepared, Pushed, PushOptions, Record, options_beside, prepared_push
+from ...training.folder import COMPANIONS
+from ...training.records import run_of
+from .checking import LARGEST_DIFFERENCE, convert_folder
+from .marian import to_marian
+
+
+@contextmanager
+def prepared_marian(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
+    """
+    Convert a model, check the result, and look at its repository, `options.marian`. This comes before the push of the
+    model, whose card links to that repository.
+
+    Yields:
+        A function that pushes the Marian model in one commit, to be called after the model has been pushed.
+
+    Raises:
+        UserError: Marian cannot express the model, or the reasons of `prepared_push`.
+    """
+    beside = options_beside(options, repo_id=options.marian, marian=None)
+    with prepared_push(folder, beside, partial(prepare_marian, options.repo_id)) as send:
+        yield send
+
+
+def prepare_marian(
+    original: str, folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
+) -> Prepared:
+    """
+    Convert the model in a folder, check that a process without this project gets the same from the result, and make
+    its card, which keeps what its owner wrote on the Hub.
+
+    Args:
+        original: the repository of the model before its conversion.
+        copy: the empty folder for the result.
+
+    Raises:
+        UserError: Marian cannot express the model, or something is wrong with the folder or the card.
+    """
+    files, run = chosen_files(folder), run_of(folder)
+    try:
+        difference = convert_folder(str(folder), copy, "scratch", to_marian)
+        findings = check_conversion(folder, copy, run, LARGEST_DIFFERENCE)
+    except UserError as error:
+        raise UserError(f"--marian: {error}; to push the model alone, leave out --marian") from error
+    for name, path in files.items():
+        if matches(name, COMPANIONS):
+            shutil.copyfile(path, copy / name)
+    license = license_of(folder, run, options.license)
+    languages, author = options.languages or record.languages, options.author or record.author
+    card = marian_card(folder, options.repo_id, original, difference, run, license, languages, author)
+    names = sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())
+    pushed = {name: copy / name for name in names if matches(name, (*ALLOWED, *COMPANIONS))}
+    return Prepared(pushed, with_owners_text(card, card_on_hub, METADATA), findings)
