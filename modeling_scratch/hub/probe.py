@@ -34,9 +34,9 @@ def observe(
 
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
-        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `handler` (the same from the
-        folder's handler.py, if it has one and its code is trusted), `loading` (weights that were missing or
-        unexpected).
+        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `handler` (those of the
+        folder's handler.py, if it has one and its code is trusted, else the pipeline's), `loading` (weights that were
+        missing or unexpected).
     """
     source = None
     if (Path(folder) / "tokenizer_config.json").is_file():
@@ -56,7 +56,7 @@ def observe(
         vocabulary = model.config.decoder_vocab_size or model.config.vocab_size
         fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % vocabulary
         logits = model(**inputs, decoder_input_ids=fixed).logits
-    piped, handled = [], None
+    piped = handled = []
     named = getattr(model.config, "custom_pipelines", None) or {}
     if source and (task := next((each for each in TASKS if each in named), None)):
         options = {"pipeline_class": pipeline_class, "trust_remote_code": trust_remote_code}
@@ -65,7 +65,7 @@ def observe(
         torch.manual_seed(0)
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]
-        piped = [result[TASKS[task]] for result in piping(taken[:PIPED])]
+        piped = handled = [result[TASKS[task]] for result in piping(taken[:PIPED])]
         if trust_remote_code and (Path(folder) / HANDLER).is_file():
             torch.manual_seed(0)
             handled = [result[TASKS[task]] for result in load_handler(folder)({"inputs": taken[:PIPED]})]
@@ -75,7 +75,7 @@ def observe(
         "logits": logits.clone(),
         "outputs": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
         "pipeline": piped,
-        "handler": piped if handled is None else handled,
+        "handler": handled,
         "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
     }
 

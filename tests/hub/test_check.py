@@ -147,10 +147,10 @@ def test_a_model_that_samples_gives_the_same_results_twice(run):
 
 def test_differences_between_author_and_stranger_are_named():
     author = {"input_ids": [[1]], "decoded": ["a"], "outputs": ["b"], "pipeline": ["b"], "handler": ["b"]}
-    author["logits"] = torch.zeros(3)
+    author |= {"logits": torch.zeros(3)}
     compare_results(author, author | {"logits": author["logits"] + 1e-7})
     with pytest.raises(ValueError, match=r"pipeline, logits \(by 1\.0e-05\)"):
-        compare_results(author, author | {"pipeline": ["c"], "logits": author["logits"] + 1e-5})
+        compare_results(author, author | {"pipeline": ["c"], "handler": ["c"], "logits": author["logits"] + 1e-5})
 
 
 @pytest.mark.parametrize("name", ["config.json", "layers.py", "README.md"])

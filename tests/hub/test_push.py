@@ -364,11 +364,11 @@ def marian_run(run) -> Path:
     return run
 
 
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_marian_model_beside_a_model_gives_the_same_without_remote_code(
-    hub, client, marian_run, tmp_path, capsys, monkeypatch
+    check, hub, push, marian_run, tmp_path, capsys, monkeypatch
 ):
-    code, output = client(client_upload, folder=str(marian_run), repo_id=MODEL, marian=MARIAN, check=True)
-    assert code == 0, output
+    output = push(marian=MARIAN, check=check)
     assert hub.titles(MODEL) == hub.titles(MARIAN) == ["Upload model", "initial commit"]
     assert re.search(rf'from_pretrained\("{MARIAN}", revision="\w+"\)\n', output)
     files = hub.files(MARIAN)
@@ -444,12 +444,11 @@ print(json.dumps([handler(request) for request in requests]))
 
 
 @pytest.mark.parametrize("task", ["translation", pytest.param(TEXT2TEXT, marks=pytest.mark.slow)])
-def test_a_pushed_handler_answers_requests_of_the_hub_s_tasks(task, hub, client, run, tmp_path):
+def test_a_pushed_handler_answers_requests_of_the_hub_s_tasks(task, hub, push, run, tmp_path):
     if task == TEXT2TEXT:
         config = json.loads((run / "config.json").read_text()) | {"custom_pipelines": pipelines_for(task)}
         (run / "config.json").write_text(json.dumps(config))
-    code, output = client(client_upload, folder=str(run), repo_id=MODEL, endpoint_handler=True, check=True)
-    assert code == 0, output
+    push(endpoint_handler=True, check=task == TEXT2TEXT)
     endpoint = tmp_path / "endpoint"
     endpoint.mkdir()
     for name, content in hub.files(MODEL).items():
