@@ -410,7 +410,7 @@ class Prepared:
     files: dict[str, Path]  # {path in the repository: local file}, except the card
     card: str
     findings: list[str] = field(default_factory=list)  # of the check
-    kept: dict[str, str] = field(default_factory=dict)  # what the folder keeps of it: {name: text}
+    kept: dict[str, str] = field(default_factory=dict)  # files to write to the folder afterwards: {name: text}
 
     @property
     def needs_code(self) -> bool:
@@ -487,7 +487,9 @@ def prepare_push(
     missing = [key for key in expected if key not in required_metadata(run) and f"\n{key}:" not in card]
     findings.append(f"card: complete, but without {' and '.join(missing)}" if missing else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
-    kept = {CARD: card} | {name: files[name].read_text(encoding="utf-8") for name in (HANDLER,) if name in files}
+    kept = {CARD: card}
+    if HANDLER in files and not (folder / HANDLER).exists():
+        kept[HANDLER] = files[HANDLER].read_text(encoding="utf-8")
     return Prepared(files, card, findings, kept)
 
 

@@ -102,7 +102,7 @@ DAMAGE_FOR_STRANGERS = {
     "import": (edit("loss.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
     "other code": (edit("position_embeddings.py", "10000.0", "20000.0"), r"logits \(by "),
     "pipeline": (edit("translation_pipeline.py", "{self._key: text}", '{self._key: "x"}'), "pipeline: "),
-    "handler": (add_handler, "other handler:"),
+    "handler": (add_handler, "other answers of handler.py:"),
     "connection": (edit("attention.py", "import torch\n", CONNECT), "connection"),
 }
 
