@@ -25,7 +25,7 @@ NOT_RUN = {
         "several processes, machines or containers: tests/training/test_many_processes.py"
     ),
     "python train.py --dry-run ": "data that is only on the Hub: tests/apps/experiments",
-    "(curl|scratch serve|LibreTranslateAPI)": "a running service: tests/apps/serve",
+    r"(curl|scratch serve|LibreTranslateAPI|print\(client\.)": "a running service: tests/apps/serve, tests/hub",
     r"scratch upload (?!.*--dry-run)|.*\bhub\.repository=|hf upload|.*push_to_hub\(": "the Hub: tests/hub",
     r"scratch export (web|transformersjs)": "a browser or Node.js: tests/apps/web",
     r"scratch improve (?!.*--dry-run)": "a long run: tests/apps/experiments",
