@@ -33,6 +33,7 @@ NOT_RUN = {
     r"python docs/learn/from_tutorial.py ": "the weights of a tutorial: tests/model/test_from_tutorial.py",
     r"scratch convert torch weights.pt": "the weights of a tutorial: tests/apps/convert",
     r".*\.\.\. |.*runs/inflection": "not complete: tests/apps/test_without_languages.py",
+    "yes ": "an error, which the page explains",
     r"scratch train --profile|.*runs/leak|.*runs/repeated|.*runs/stuck|.*runs/dropout": "as other trainings here",
 }
 MARIAN = "Helsinki-NLP/opus-mt-en-de"
