@@ -495,7 +495,7 @@ class Recipe(Section):
     )
     compile: Literal["auto", True, False] = Field("auto", description="train with torch.compile; auto: on GPUs")
     logging_steps: int = Field(50, ge=1)
-    trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")
+    trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, trackio, wandb, ...")
 
     @model_validator(mode="after")
     def _agrees_with_itself(self):

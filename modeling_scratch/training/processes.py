@@ -80,7 +80,7 @@ def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -
     )
     found = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
     if missing := sorted(set(trackers) - found - {"all"}):
-        raise UserError(f"trackers: {', '.join(missing)} is not installed")
+        raise UserError(f"trackers: {', '.join(missing)} is not installed: pip install {' '.join(missing)}")
     if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
         raise UserError(
             f"Accelerate is set to {accelerator.distributed_type}, which is not supported; to share a model among "

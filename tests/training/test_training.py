@@ -186,6 +186,16 @@ def test_a_resumed_run_continues_in_its_tracker(tmp_path, monkeypatch):
     assert closed == names
 
 
+def test_a_resumed_run_continues_in_its_run_of_trackio(tmp_path):
+    trackio = pytest.importorskip("trackio")
+    options = ["trackers=[trackio]", "optimization.max_steps=2"]
+    with pytest.raises(SystemExit):
+        quick_run(tmp_path / "run", *options, max_minutes=0)
+    quick_run(tmp_path / "run", *options, resume=True)
+    (run,) = trackio.Api().runs("modeling_scratch")
+    assert run.name.startswith("run-")
+
+
 def test_a_run_in_bf16_has_nearly_the_losses_of_float32_and_saves_float32(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     run = quick_run(tmp_path / "run", "optimization.max_steps=6")
