@@ -5,9 +5,13 @@ Evaluation, recipes, records, cards and curves all read `METRICS`, so a new metr
 This module imports only the standard library, so that recipes and figures can read the table without sacreBLEU.
 """
 
+import json
 import logging
 import math
+import os
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +22,7 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from .errors import UserError
+from .files import temporary_folder
 from .languages import WITHOUT_SPACES, base_language
 
 logger = logging.getLogger(__name__)
@@ -170,20 +175,25 @@ def _by_sequence(
         count: of an output, or several, and its references, both numbers.
         signature: how they are counted.
     """
+    return _ratio([count(*pair) for pair in zip(translations, references, strict=True)], signature, resamples)
+
+
+def _ratio(counted: Sequence[tuple[float, float]], signature: str, resamples: int) -> Score:
+    """The sum of the first numbers for every 100 of the second ones, with the interval from resampling the pairs."""
     import numpy as np
 
-    counted = np.array([count(*pair) for pair in zip(translations, references, strict=True)], dtype=float)
+    pairs = np.array(counted, dtype=float)
 
-    def share(counted: "np.ndarray") -> float:
-        found, of = counted.sum(axis=0)
+    def share(pairs: "np.ndarray") -> float:
+        found, of = pairs.sum(axis=0)
         return 100 * float(found / of) if of else 100 * float(found > 0)  # all references are empty
 
     if not resamples:
-        return Score(share(counted), signature)
-    generator, size = np.random.default_rng(_SEED), len(counted)
-    shares = [share(counted[generator.integers(size, size=size)]) for _ in range(resamples)]
+        return Score(share(pairs), signature)
+    generator, size = np.random.default_rng(_SEED), len(pairs)
+    shares = [share(pairs[generator.integers(size, size=size)]) for _ in range(resamples)]
     low, high = np.percentile(shares, [2.5, 97.5])
-    return Score(share(counted), f"{signature}|bs:{resamples}|seed:{_SEED}", float(high - low) / 2)
+    return Score(share(pairs), f"{signature}|bs:{resamples}|seed:{_SEED}", float(high - low) / 2)
 
 
 def _is_right(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
@@ -220,6 +230,61 @@ def _token_f1(translation: str, references: Sequence[str]) -> tuple[float, float
         return 2 * (tokens & expected).total() / total if total else 1.0
 
     return max(map(f1, references)), 1.0
+
+
+# unbabel-comet 2.2.7 does not run with Transformers 5 (nor does `evaluate`'s module, which imports it), so it has an
+# environment of its own, and only its command is called.
+COMET = "Unbabel/wmt22-comet-da"
+_COMET_CHECKPOINT = "checkpoints/model.ckpt"
+# Repositories on the Hub and what `comet-score` reads of them.
+_COMET_FILES = {
+    COMET: ("hparams.yaml", _COMET_CHECKPOINT),
+    "xlm-roberta-large": ("config.json", "tokenizer.json", "tokenizer_config.json", "sentencepiece.bpe.model"),
+}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _comet_preparation(language: str) -> Preparation:
+    """`comet-score` reads a text from each line. UserError if it or a file of its model is not on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if shutil.which("comet-score") is None:
+        raise UserError(
+            "comet: the command comet-score is not installed; it needs an environment of its own: "
+            "uv tool install --python 3.11 unbabel-comet --with 'setuptools<81'"
+        )
+    for name, files in _COMET_FILES.items():
+        if not all(isinstance(try_to_load_from_cache(name, file), str) for file in files):
+            raise UserError(f"comet: {name} is not on this machine; to fetch it: hf download {name} {' '.join(files)}")
+    return Preparation(_one_line, "")
+
+
+def _by_comet(sources: Texts, translations: Texts, references: References, resamples: int) -> Score:
+    """The mean of the scores of `comet-score`, times 100, of which each sentence's first reference counts."""
+    import torch
+    from huggingface_hub import try_to_load_from_cache
+
+    columns = {
+        "sources": [_one_line(source) for source in sources],
+        "translations": translations,
+        "references": [first for first, *_ in references],
+    }
+    with temporary_folder() as folder:
+        command = ["comet-score", "--quiet", "--model", str(try_to_load_from_cache(COMET, _COMET_CHECKPOINT))]
+        command += ["--gpus", str(int(torch.cuda.is_available())), "--to_json", str(folder / "scores.json")]
+        for name, texts in columns.items():
+            path = folder / name
+            path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+            command += [f"--{name}", str(path)]
+        ended = subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+        if ended.returncode:
+            *_, last = ended.stderr.strip().split("\n")
+            raise UserError(f"comet: comet-score failed: {last}")
+        (rows,) = json.loads((folder / "scores.json").read_text(encoding="utf-8")).values()
+    return _ratio([(row["COMET"], 1.0) for row in rows], f"model:{COMET}|references:first", resamples)
 
 
 _BLEU = Metric(
@@ -348,6 +413,16 @@ METRICS: dict[str, Metric] = {
         compute=partial(_by_sequence, _token_f1, "F1 of tokens between spaces"),
         on_request=True,
     ),
+    "comet": Metric(
+        title=f"COMET {COMET.rpartition('/')[2]}",
+        hub_id="comet",
+        description=f"of the model {COMET}, which has learned from people's judgments, times 100",
+        higher_is_better=True,
+        range=(0, 100),
+        compute=_by_comet,
+        on_request=True,
+        prepare=_comet_preparation,
+    ),
     "aer": Metric(
         title="AER",
         hub_id="aer",
@@ -373,7 +448,13 @@ def asked_for(
 
 
 def preparation_of(key: str, language: str, canonical: str | None) -> Preparation:
-    """How a metric prepares texts. Raises ModuleNotFoundError if a library that this takes is not installed."""
+    """
+    How a metric prepares texts.
+
+    Raises:
+        ModuleNotFoundError: a library that this takes is not installed.
+        UserError: a program or a model that the metric takes is not on this machine.
+    """
     metric = METRICS[key]
     if metric.is_whole and canonical is not None:
         return CANONICAL[canonical](language)

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import os
 import random
 import sys
 import unicodedata
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import sacrebleu
 from conftest import quick_run, read_metrics, run_training
+from huggingface_hub import file_download
 
 from modeling_scratch import metrics
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.errors import UserError
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.metrics import METRICS, Metric, Score, score
 from modeling_scratch.model.batched_generation import INVISIBLE
@@ -302,6 +305,74 @@ def test_without_rdkit_a_run_says_at_its_start_what_to_install(key, monkeypatch,
         run_training(f"output_dir={tmp_path / 'run'}", "evaluation.metrics=[exact_match]", f"evaluation.{key}")
     assert stopped.value.code == 2
     assert "pip install 'modeling-scratch[smiles]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+# Stands for the command of unbabel-comet: the same options and results. Its score is the share of a translation's words
+# that its reference has.
+COMET_SCORE = """#!/usr/bin/env python3
+import argparse, json, os, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--quiet", action="store_true")
+for name in ("--sources", "--translations", "--references", "--model", "--gpus", "--to_json"):
+    parser.add_argument(name, required=True)
+given = parser.parse_args()
+files = (given.sources, given.translations, given.references)
+rows = [dict(zip(("src", "mt", "ref"), row)) for row in zip(*(open(file).read().splitlines() for file in files))]
+if os.environ["HF_HUB_OFFLINE"] != "1" or open(given.model).read() != "weights":
+    sys.exit("it would download")
+if any(row["src"] != f"source {number}" for number, row in enumerate(rows)):
+    sys.exit("other sources\\nnot those")
+for row in rows:
+    words = row["mt"].split()
+    row["COMET"] = sum(word in row["ref"].split() for word in words) / len(words)
+json.dump({given.translations: rows}, open(given.to_json, "w"))
+"""
+
+
+@pytest.fixture
+def comet(tmp_path, monkeypatch):
+    """The command comet-score, and its model in a cache as the Hub's client makes it."""
+    command = tmp_path / "bin" / "comet-score"
+    command.parent.mkdir()
+    command.write_text(COMET_SCORE)
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
+    monkeypatch.setattr(file_download.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name, files in metrics._COMET_FILES.items():
+        for file in files:
+            path = tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "0" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("weights")
+        (path := tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "refs" / "main").parent.mkdir()
+        path.write_text("0")
+    return tmp_path
+
+
+def test_comet_is_the_mean_over_sentences_of_what_its_command_writes(comet):
+    sources, translations = ["source 0", "source\n1"], ["a b\nc d", "e f"]
+    references = [["a b c x", "a b c d"], ["y z"]]
+    scores = score(sources, translations, references, metrics=["comet"])
+    assert scores["comet"] == pytest.approx(100 * (3 / 4 + 0) / 2)
+    assert scores["comet_signature"].startswith("model:Unbabel/wmt22-comet-da|references:first|bs:")
+    with pytest.raises(UserError, match=r"^comet: comet-score failed: not those$"):
+        score(["no source"], ["a"], ["a"], metrics=["comet"])
+
+
+@pytest.mark.parametrize(
+    ("lacking", "advice"),
+    [
+        ("bin/comet-score", "uv tool install --python 3.11 unbabel-comet"),
+        ("hub/models--Unbabel--wmt22-comet-da", "hf download Unbabel/wmt22-comet-da"),
+        ("hub/models--xlm-roberta-large/snapshots/0/tokenizer.json", "hf download xlm-roberta-large config.json"),
+    ],
+)
+def test_a_run_without_comet_says_at_its_start_what_to_install_or_fetch(lacking, advice, comet, tmp_path, capsys):
+    (comet / lacking).rename(comet / "elsewhere")
+    with pytest.raises(SystemExit) as stopped:
+        run_training(f"output_dir={tmp_path / 'run'}", "evaluation.also=[comet]")
+    assert stopped.value.code == 2
+    assert advice in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

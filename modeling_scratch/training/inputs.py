@@ -184,7 +184,7 @@ def check_alignments(recipe: Recipe) -> None:
 
 
 def check_metrics(recipe: Recipe) -> None:
-    """Raise ModuleNotFoundError if a library that prepares texts for the recipe's metrics is not installed."""
+    """Raise ModuleNotFoundError or UserError if something that the recipe's metrics take is not on this machine."""
     for key in recipe.evaluation.scored(final=True):
         preparation_of(key, recipe.data.names[1], recipe.evaluation.canonical)
 
