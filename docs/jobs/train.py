@@ -1,0 +1,22 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["modeling-scratch[train]"]
+#
+# [tool.uv.sources]
+# modeling-scratch = { git = "https://github.com/user/modeling_scratch" }
+# ///
+"""
+Train in an environment that uv makes for this file (PEP 723). Arguments are those of `scratch train`:
+
+    uv run docs/jobs/train.py
+    hf jobs uv run --secrets HF_TOKEN docs/jobs/train.py hub.repository=user/name
+
+Until the package is on an index, it comes from a git repository: put the address of yours above.
+"""
+
+import sys
+
+from modeling_scratch.__main__ import app
+
+if __name__ == "__main__":
+    app(["train", *sys.argv[1:]], prog_name="scratch")
