@@ -20,14 +20,18 @@ from modeling_scratch.loading import load_tokenizers, load_translator
 
 # What is not run here, by how the line begins, and where it is run instead or why it cannot be.
 NOT_RUN = {
-    "(pip|npm|pre-commit|ONNXRUNTIME_NODE_INSTALL=skip npm|hf auth|source|make|uv|hf jobs) ": "sets up an environment",
+    "(pip|npm|pre-commit|ONNXRUNTIME_NODE_INSTALL=skip npm|hf auth|hf download|source|make|uv|UV_.* uv|hf jobs) ": (
+        "sets up an environment: test_jobs.py"
+    ),
     "(accelerate launch|    train.py|sbatch|torchrun|export (ACCELERATE|TORCH)|docker|cp configuration/serve) ?": (
         "several processes, machines or containers: tests/training/test_many_processes.py"
     ),
     "python train.py --dry-run ": "data that is only on the Hub: tests/apps/experiments",
+    "scratch train --config multi30k|python docs/jobs/publish.py ": "the same: tests/hub/test_publish.py",
     r"(curl|scratch serve|LibreTranslateAPI|print\(client\.)": "a running service: tests/apps/serve, tests/hub",
     r"scratch upload (?!.*--dry-run)|.*\bhub\.repository=|hf upload|.*push_to_hub\(": "the Hub: tests/hub",
     r"scratch export (web|transformersjs)": "a browser or Node.js: tests/apps/web",
+    r"scratch evaluate .*\bcomet\b": "COMET's own environment: tests/test_metrics.py",
     r"scratch improve (?!.*--dry-run)": "a long run: tests/apps/experiments",
     r"python docs/learn/mistakes.py [a-z]": "a training of its own: test_learn_pages.py",
     r"python docs/learn/from_tutorial.py ": "the weights of a tutorial: tests/model/test_from_tutorial.py",
