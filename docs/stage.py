@@ -1,12 +1,13 @@
 """Write the pages of the site to a folder, from the Markdown that GitHub shows; `make docs` then builds the site.
 
-README.md, CONTRIBUTING.md and CHANGELOG.md become pages beside those of docs/. Each file of the repository that a page
-links to becomes a page with its source, so that the link works on GitHub, on the site and from a disk. Formulas become
-MathML, which browsers draw without a script.
+README.md, CONTRIBUTING.md and CHANGELOG.md become pages beside those of docs/, and so do notebooks, with their stored
+outputs. Each file of the repository that a page links to becomes a page with its source, so that the link works on
+GitHub, on the site and from a disk. Formulas become MathML, which browsers draw without a script.
 
     python docs/stage.py build/docs
 """
 
+import json
 import os
 import re
 import shutil
@@ -26,9 +27,9 @@ SOURCE_PAGE = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# 
 
 def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "*.diff", "__pycache__"))
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "*.diff", "*.ipynb", "runs", "__pycache__"))
     linked = set()
-    for path in [ROOT / name for name in ROOT_PAGES] + sorted(DOCS.rglob("*.md")):
+    for path in [ROOT / name for name in ROOT_PAGES] + sorted([*DOCS.rglob("*.md"), *DOCS.glob("*/*.ipynb")]):
         page, links = staged(path)
         (folder / page_of(path)).write_text(page, encoding="utf-8")
         linked |= links
@@ -52,12 +53,28 @@ def staged(path: Path) -> tuple[str, set[Path]]:
         links.add(target)
         return os.path.relpath(page_of(target), Path(page_of(path)).parent)
 
-    parts = CODE.split(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    parts = CODE.split(text if path.suffix == ".md" else from_notebook(json.loads(text)))
     for index in range(0, len(parts), 2):  # the others are code
         text = LINK.sub(site_link, parts[index])
         text = re.sub(r"\$\$(.+?)\$\$", lambda match: convert(match[1], display="block"), text, flags=re.DOTALL)
         parts[index] = re.sub(r"\$([^$\n]+)\$", lambda match: convert(match[1]), text)
     return "".join(parts), links
+
+
+def from_notebook(notebook: dict) -> str:
+    """A notebook as Markdown: its text, code, and the text and pictures that the code has written."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                parts.append(f"``` {{.text .output}}\n{''.join(output['text']).rstrip()}\n```")
+            else:
+                picture = "".join(output["data"]["image/png"]).replace("\n", "")
+                parts.append(f'<img alt="The picture that this code draws" src="data:image/png;base64,{picture}">')
+    return "\n\n".join(parts)
 
 
 def page_of(path: Path) -> str:
@@ -66,7 +83,7 @@ def page_of(path: Path) -> str:
     if name in ROOT_PAGES:
         return ROOT_PAGES[name]
     is_source = not name.startswith("docs/") or path.suffix in LANGUAGES
-    return f"source/{name}.md" if is_source else name.removeprefix("docs/")
+    return f"source/{name}.md" if is_source else name.removeprefix("docs/").replace(".ipynb", ".md")
 
 
 def source_page(path: Path, children: list[Path]) -> str:

@@ -23,6 +23,7 @@ NOT_RUN = {
     "(pip|npm|pre-commit|ONNXRUNTIME_NODE_INSTALL=skip npm|hf auth|hf download|source|make|uv|UV_.* uv|hf jobs) ": (
         "sets up an environment: test_jobs.py"
     ),
+    "jupyter lab ": "tests/commands/test_notebook.py",
     "(accelerate launch|    train.py|sbatch|torchrun|export (ACCELERATE|TORCH)|docker|cp configuration/serve) ?": (
         "several processes, machines or containers: tests/training/test_many_processes.py"
     ),
