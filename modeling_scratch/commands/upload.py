@@ -2,7 +2,6 @@
 
 import logging
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +46,8 @@ def main(
     benchmark: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            help="also report the test set's score: its task's id in the data set's eval.yaml, and the metric"
+            help="also report the test set's score to a leaderboard: TASK (its id in the data set's eval.yaml) METRIC",
+            metavar="TASK METRIC",
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(help="seconds to wait for each response of the Hub")] = SECONDS_TO_ANSWER,
@@ -95,37 +95,38 @@ def _push(folder: Path, options: "PushOptions") -> None:
     from ..hub.push import prepared_push
 
     with ExitStack() as stack:
-        beside = []
+        model = stack.enter_context(prepared_push(folder, options))
+        pushes = [model]
         if options.marian is not None:
             from ..apps.convert.marian_repository import prepared_marian
 
-            beside.append(stack.enter_context(prepared_marian(folder, options)))
+            # First, since the model's card links to it.
+            pushes.insert(0, stack.enter_context(prepared_marian(folder, options, model.prepared.card)))
         if options.space:
             from ..apps.web.space import prepared_space
 
-            beside.append(stack.enter_context(prepared_space(folder, options)))
-        push_model = stack.enter_context(prepared_push(folder, options))
-        for send in (push_model, *beside):
-            print(send().describe())
+            pushes.append(stack.enter_context(prepared_space(folder, options)))
+        for each in pushes:
+            print(each.send().describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
     """Print the results of the check; for a dry run, also what would be pushed."""
     from ..hub.push import Record, prepare_push
 
-    record, of_marian = Record.read(folder, options), []
+    record = Record.read(folder, options)
+    with temporary_folder() as copy:
+        model = prepare_push(folder, options, copy, record)
+        lines = _described(model, options.repo_id, dry_run)
+    if options.space and dry_run:
+        lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
     if options.marian is not None:
         from ..apps.convert.marian_repository import prepare_marian
 
         with temporary_folder() as copy:
-            beside = replace(options, repo_id=options.marian, marian=None)
-            prepared = prepare_marian(options.repo_id, folder, beside, copy, record)
-            of_marian = _described(prepared, options.marian, dry_run)
-    with temporary_folder() as copy:
-        lines = _described(prepare_push(folder, options, copy, record), options.repo_id, dry_run)
-    if options.space and dry_run:
-        lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
-    print("\n".join(lines + of_marian))
+            marian = prepare_marian(options.repo_id, model.card, folder, options.of_marian(), copy, record)
+            lines += _described(marian, options.marian, dry_run)
+    print("\n".join(lines))
 
 
 def _described(prepared: "Prepared", repo_id: str, dry_run: bool) -> list[str]:

@@ -288,7 +288,7 @@ def marian_card(
     original: str,
     difference: float,
     run: RunRecords | None,
-    license: str | None = None,
+    license: Any = None,
     languages: Iterable[str] | None = None,
     author: str | None = None,
 ) -> ModelCard:
@@ -312,8 +312,8 @@ def marian_card(
     before, metadata = hub_link(original), METADATA if facts.is_translator else METADATA_OF_OTHERS
     tags_on_hub = [tag for tag in metadata["tags"] if tag != ScratchConfig.model_type]
     sections = {
-        "Results": f"See the card of {before}. This model has the same weights, with the names that Marian models have "
-        f"for them. Its logits on random ids differ from those of {before} by at most {difference:.1e}, in float32.",
+        "Results": f"See the card of {before}. This model has the same weights, renamed and reordered. "
+        f"Its logits on random ids differ from those of {before} by at most {difference:.1e}, in float32.",
         "Training": f"See the card of {before}.",
         "Limits and intended use": limits(facts, f"See the card of {before}."),
     }
@@ -467,8 +467,8 @@ def benchmark_result(folder: Path, repo_id: str, run: RunRecords | None, task: s
     if run is None or not record:
         raise UserError(f"--benchmark: {folder} has no scores of a test set; scratch train writes them at its end")
     found = run.provenance("test")
-    if found.hub_name is None or found.split is None:
-        raise UserError("--benchmark: the test set is no split of a data set on the Hub (data.name, data.test)")
+    if found.hub_name is None or found.split is None or "[" in found.split:
+        raise UserError("--benchmark: the test set is no whole split of a data set on the Hub (data.name, data.test)")
     if metric not in scores_in(record):
         raise UserError(f"--benchmark: the test set has no score {metric!r}, only {', '.join(scores_in(record))}")
     signature = record.get(f"{metric}_signature")

@@ -35,7 +35,8 @@ def observe(
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
         `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `handler` (those of the
-        folder's handler.py, if it has one and its code is trusted, else the pipeline's), `loading` (weights that were
+        folder's handler.py, if it has ours and its code is trusted, else the pipeline's; one that its owner has edited
+        must only answer), `loading` (weights that were
         missing or unexpected).
     """
     source = None
@@ -68,7 +69,9 @@ def observe(
         piped = handled = [result[TASKS[task]] for result in piping(taken[:PIPED])]
         if trust_remote_code and (Path(folder) / HANDLER).is_file():
             torch.manual_seed(0)
-            handled = [result[TASKS[task]] for result in load_handler(folder)({"inputs": taken[:PIPED]})]
+            answers = load_handler(folder)({"inputs": taken[:PIPED]})
+            if (Path(folder) / HANDLER).read_bytes() == Path(__file__).with_name(HANDLER).read_bytes():
+                handled = [answer[TASKS[task]] for answer in answers]
     return {
         "input_ids": inputs["input_ids"].tolist(),
         "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True) if source else [],

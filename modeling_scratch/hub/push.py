@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
@@ -90,8 +90,18 @@ class PushOptions:
         for name, is_asked in (("--space", self.space), ("--marian", self.marian is not None)):
             if is_asked and (self.create_pr or self.tag or self.revision):
                 raise UserError(f"{name} pushes to main: it excludes --create-pr, --tag and --revision")
-        if self.marian == self.repo_id:
-            raise UserError(f"--marian {self.marian}: the Marian model needs a repository of its own")
+        if self.marian is not None:
+            if self.marian == self.repo_id:
+                raise UserError(f"--marian {self.marian}: the Marian model needs a repository of its own")
+            try:
+                self.of_marian()
+            except UserError as error:
+                raise UserError(f"--marian: {error}") from None
+
+    def of_marian(self) -> "PushOptions":
+        """Those for the Marian model's repository."""
+        assert self.marian is not None
+        return replace(self, repo_id=self.marian, marian=None, space=False, benchmark=None)
 
     @property
     def branch(self) -> str:
@@ -236,8 +246,7 @@ class Record:
     author: str | None = None  # as given at an earlier push
     languages: list[str] | None = None
     space: str | None = None  # the name of the Space and the model that were pushed together
-    marian: str | None = None  # the repository of the same model as a Marian model
-    benchmark: list[str] | None = None  # the task and metric of the test set
+    marian: dict[str, str] = field(default_factory=dict)  # {the model's repository: that of its Marian model}
     commit: str | None = None  # the last one, which version 0.1.0 recorded instead of what it sent
 
     @staticmethod
@@ -251,16 +260,20 @@ class Record:
             content.get("author") or old.get("author"),
             content.get("languages") or old.get("languages"),
             content.get("space") or space,
-            content.get("marian"),
-            content.get("benchmark"),
+            content.get("marian", {}),
             old.get("commit"),
         )
 
-    def write(self, folder: Path) -> None:
-        """Add this to what the file says: pushes to several repositories may have read it at the same time."""
+    def write(self, folder: Path, with_options: bool) -> None:
+        """
+        Add this to what the file says: pushes to several repositories may have read it at the same time.
+
+        Args:
+            with_options: also what was given as options. Only the push of the model knows them.
+        """
         before = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
-        known = {name: getattr(self, name) for name in ("author", "languages", "space", "marian", "benchmark")}
-        content = {name: value for name, value in known.items() if value is not None}
+        options = {name: getattr(self, name) for name in ("author", "languages", "space", "marian")}
+        content = {name: value for name, value in options.items() if value} if with_options else {}
         content["sent"] = sorted(self.sent.union(before.get("sent", [])))
         write_whole(folder / RECORD, json.dumps(before | content, indent=1))
 
@@ -298,19 +311,17 @@ def belongs(name: str, options: PushOptions) -> bool:
     return matches(name, MODEL_FILES) if options.repo_type == "model" else name not in EDITABLE
 
 
-def options_beside(options: PushOptions, **changes: Any) -> PushOptions:
+def as_private_as(model: PushOptions, options: PushOptions) -> PushOptions:
     """
-    Options for the push of something beside a model that contains its weights: private if the model is private or
-    gated.
+    Options for the push of something that contains the weights of a model: private if the model is private or gated.
 
     Args:
-        options: those of the model.
-        changes: what differs.
+        model: those of the model.
+        options: the others.
     """
-    with limited_requests(options), explained("looking at the repository", options):
-        model = repository_info(options)
-    is_private = options.private or (model is not None and bool(model.private or model.gated))
-    return replace(options, private=is_private, **changes)
+    with limited_requests(model), explained("looking at the repository", model):
+        info = repository_info(model)
+    return replace(options, private=model.private or (info is not None and bool(info.private or info.gated)))
 
 
 def repository_info(options: PushOptions) -> ModelInfo | SpaceInfo | None:
@@ -411,6 +422,7 @@ class Prepared:
     card: str
     findings: list[str] = field(default_factory=list)  # of the check
     kept: dict[str, str] = field(default_factory=dict)  # files to write to the folder afterwards: {name: text}
+    has_options: bool = False  # whether the folder's record has the options of this push
 
     @property
     def needs_code(self) -> bool:
@@ -466,10 +478,12 @@ def prepare_push(
     record.author = options.author or record.author
     record.languages = list(options.languages or record.languages or []) or None
     record.space = options.repo_id if options.space else record.space
-    record.marian = options.marian or record.marian
-    record.benchmark = list(options.benchmark or record.benchmark or []) or None
-    if record.benchmark is not None:
-        result = benchmark_result(folder, options.repo_id, run, *record.benchmark)
+    if options.repo_id in record.marian.values():
+        raise UserError(f"{options.repo_id} is the repository of this model as a Marian model; choose another")
+    if options.marian is not None:
+        record.marian = record.marian | {options.repo_id: options.marian}
+    if options.benchmark is not None:
+        result = benchmark_result(folder, options.repo_id, run, *options.benchmark)
         (copy / EVAL_RESULTS).parent.mkdir(exist_ok=True)
         (copy / EVAL_RESULTS).write_text(result, encoding="utf-8")
     card = updated_card(
@@ -480,7 +494,7 @@ def prepare_push(
         languages=record.languages,
         author=record.author,
         has_space=record.space == options.repo_id,
-        marian=record.marian,
+        marian=record.marian.get(options.repo_id),
         before=card_to_keep(folder, record, card_on_hub),
     )
     expected = ("language", "license") if run is None or run.tags else ("license",)
@@ -490,7 +504,7 @@ def prepare_push(
     kept = {CARD: card}
     if HANDLER in files and not (folder / HANDLER).exists():
         kept[HANDLER] = files[HANDLER].read_text(encoding="utf-8")
-    return Prepared(files, card, findings, kept)
+    return Prepared(files, card, findings, kept, has_options=True)
 
 
 def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None:
@@ -519,21 +533,24 @@ Operation = CommitOperationAdd | CommitOperationDelete
 Preparation = Callable[[Path, PushOptions, Path, Record, str | None], Prepared]
 
 
+@dataclass
+class Ready:
+    """A push that has been prepared."""
+
+    prepared: Prepared
+    send: Callable[[], Pushed]  # makes the commit; if the Hub has all of it already, there is none
+
+
 @contextmanager
-def prepared_push(
-    folder: Path, options: PushOptions, preparation: Preparation = prepare_push
-) -> Iterator[Callable[[], Pushed]]:
+def prepared_push(folder: Path, options: PushOptions, preparation: Preparation = prepare_push) -> Iterator[Ready]:
     """
     Check a model's folder, look at the repository, and prepare what is pushed.
 
     Args:
         preparation: makes what is pushed from the folder.
 
-    Yields:
-        A function that pushes it. If the Hub has all of it already, no commit is made.
-
     Raises:
-        UserError: here and in that function; the message says what happened, what is on the Hub, and what to do.
+        UserError: here and in `Ready.send`; the message says what happened, what is on the Hub, and what to do.
     """
     record = Record.read(folder, options)
     with limited_requests(options), temporary_folder() as copy:
@@ -553,21 +570,22 @@ def prepared_push(
             logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.place}")
             # Before anything is sent: if the response is lost, the next push knows what is this folder's own work.
             record.sent = record.sent.union(*known.values())
-            record.write(folder)
+            record.write(folder, prepared.has_options)
             operations: list[Operation] = [CommitOperationAdd(name, contents[name]) for name in added]
             operations += [CommitOperationDelete(name) for name in stale]
             pushed = _commit(operations, options, found, prepared.needs_code)
-            if not options.create_pr:
-                _finish(folder, options, prepared.kept, pushed, found)
+            # The card of a pull request is the other repository's.
+            kept = {name: text for name, text in prepared.kept.items() if name != CARD or not options.create_pr}
+            _finish(folder, options, kept, pushed, found)
             return pushed
 
-        yield send
+        yield Ready(prepared, send)
 
 
 def push(folder: Path, options: PushOptions) -> Pushed:
     """Check a model's folder and push it; see `prepared_push`."""
-    with prepared_push(folder, options) as send:
-        return send()
+    with prepared_push(folder, options) as ready:
+        return ready.send()
 
 
 def _commit(operations: list[Operation], options: PushOptions, found: Destination, needs_code: bool) -> Pushed:

@@ -33,6 +33,7 @@ def recipe(tmp_path) -> Path:
     return tmp_path / "recipe.yaml"
 
 
+@pytest.mark.slow
 def test_a_run_with_the_expected_scores_is_pushed_only_on_request(hub, client, run, recipe):
     given = {"folder": str(run), "recipe": str(recipe), "bleu": [0.0, 1.0], "references": OF_THE_CORPUS}
     code, output = client(client_publish, **given)
@@ -62,9 +63,17 @@ def test_another_score_test_set_or_recipe_is_refused(bleu, references, content, 
     assert hub.repositories == {}
 
 
+def test_a_folder_that_is_no_run_s_is_refused(hub, client, tmp_path):
+    given = {"folder": str(tmp_path), "recipe": "embedded", "bleu": [0.0, 1.0], "references": OF_THE_CORPUS}
+    code, output = client(client_publish, **given)
+    assert code == 2
+    assert "is not the folder of a run: it has no recipe.yaml" in output
+
+
 def test_the_expected_scores_are_those_of_the_documentation_and_of_the_corpus(tmp_path):
     assert EXPECTED.keys() <= shipped_recipes().keys()
-    table = (ROOT / "docs" / "quality.md").read_text(encoding="utf-8")
-    assert f"mean of four seeds | 2.35 M | {statistics.mean(EXPECTED['multi30k-en-de'].bleu):.2f} |" in table
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("quality.md", "lab/quality.md")]
+    assert f"mean of four seeds | 2.35 M | {statistics.mean(EXPECTED['multi30k-en-de'].bleu):.2f} |" in pages[0]
+    assert [score for each in EXPECTED.values() for score in each.bleu if f"{score:.2f}" not in pages[1]] == []
     write_corpus(tmp_path)
     assert hashlib.sha256((tmp_path / "test.de").read_bytes().rstrip()).hexdigest() == OF_THE_CORPUS

@@ -392,7 +392,7 @@ def test_a_marian_model_beside_a_model_gives_the_same_without_remote_code(
     assert capsys.readouterr().out == f"{translations[0]}\n{translations}\n"
 
 
-def test_a_model_and_its_marian_model_are_pushed_both_or_not_at_all(hub, marian_run, push):
+def test_nothing_is_pushed_unless_both_repositories_may_be(hub, marian_run, push):
     for name in (MODEL, MARIAN):
         hub.create(name)
         hub.commit(name, {"config.json": b"{}"})
@@ -412,6 +412,32 @@ def test_a_model_and_its_marian_model_are_pushed_both_or_not_at_all(hub, marian_
     assert hub.tree(MARIAN)[WEIGHTS] != before[WEIGHTS]
     assert "## By the owner" in card(hub, MARIAN)
     assert "## By the owner" not in (marian_run / "README.md").read_text()
+
+
+def test_pushes_with_a_marian_model_remember_what_was_given_last(hub, marian_run, push):
+    push(marian=MARIAN, author="Old Name", languages=("en", "de"))
+    push(marian="ada/second", author="New Name", languages=("en", "fr"), space=True)
+    push()
+    assert "https://huggingface.co/ada/second" in card(hub)
+    assert "New Name" in card(hub)
+    assert "\n- fr\n" in card(hub)
+    assert f"spaces/{MODEL}" in card(hub)
+
+
+def test_the_card_names_only_the_marian_model_of_its_own_repository(hub, marian_run, push):
+    push("ada/secret", marian="ada/secret-marian", private=True)
+    push()
+    assert "secret" not in card(hub)
+    assert "ada/secret-marian is the repository of this model as a Marian model" in push("ada/secret-marian", code=2)
+
+
+def test_the_marian_model_has_the_license_that_the_owner_gave_its_model_on_the_hub(hub, marian_run, push):
+    push(license="apache-2.0")
+    edited = card(hub).replace("license: apache-2.0", "license: cc-by-nc-4.0")
+    hub.commit(MODEL, {"README.md": edited.encode()})
+    push(marian=MARIAN)
+    assert "\nlicense: cc-by-nc-4.0\n" in card(hub)
+    assert "\nlicense: cc-by-nc-4.0\n" in card(hub, MARIAN)
 
 
 def test_a_model_that_marian_cannot_express_is_refused_in_one_line(hub, run, push):
@@ -443,6 +469,7 @@ print(json.dumps([handler(request) for request in requests]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["translation", pytest.param(TEXT2TEXT, marks=pytest.mark.slow)])
 def test_a_pushed_handler_answers_requests_of_the_hub_s_tasks(task, hub, push, run, tmp_path):
     if task == TEXT2TEXT:
@@ -485,9 +512,15 @@ def test_a_handler_stays_until_the_folder_s_is_deleted(hub, run, push):
     assert "leave out --endpoint-handler" in push(code=2, endpoint_handler=True)
 
 
-def test_the_score_of_a_benchmark_is_kept_up_to_date_beside_results_of_others(hub, run, push):
+def test_a_handler_of_a_pull_request_stays_in_the_folder(hub, run, push):
+    push()
+    push(endpoint_handler=True, create_pr=True)
+    assert (run / HANDLER).is_file()
+
+
+def test_the_score_of_a_benchmark_is_pushed_on_request_beside_results_of_others(hub, run, push):
     for recipe, benchmark, words in [
-        ("", ["en_de", "bleu"], "no split of a data set on the Hub"),
+        ("", ["en_de", "bleu"], "no whole split of a data set on the Hub"),
         (
             "data: {name: ada/bench, subset: en-de, test: devtest}\n",
             ["en_de", "blue"],
@@ -497,15 +530,17 @@ def test_the_score_of_a_benchmark_is_kept_up_to_date_beside_results_of_others(hu
         (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text() + recipe)
         assert words in push(code=2, benchmark=benchmark)
     (score,) = [each for each in map(json.loads, (run / "metrics.jsonl").open()) if each.get("final")]
+    (run / "metrics.jsonl").write_text(json.dumps(score | {"chrf": 12.345}) + "\n")
     push(benchmark=["en_de", "chrf"])
     hub.commit(MODEL, {".eval_results/of_others.yaml": b"[]"})
-    (run / "metrics.jsonl").write_text(json.dumps(score | {"chrf": 12.345}) + "\n")
-    push()
     files = hub.files(MODEL)
     assert files[".eval_results/of_others.yaml"] == b"[]"
     (found,) = parse_eval_result_entries(yaml.safe_load(files[EVAL_RESULTS]))
     link, notes = f"https://huggingface.co/{MODEL}", f"chrF, {score['chrf_signature']}"
     assert found == EvalResultEntry("ada/bench", "en_de", 12.35, source_url=link, source_name="Model card", notes=notes)
+    push()
+    assert EVAL_RESULTS not in hub.files(MODEL)
+    assert ".eval_results/of_others.yaml" in hub.files(MODEL)
 
 
 # -- models in memory --------------------------------------------------------------------------------------------------

@@ -1,17 +1,17 @@
 """Publishes a model also as a Marian model, which Transformers loads without code from the repository."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from ...errors import UserError
 from ...hub.allowed_files import ALLOWED, chosen_files, matches
-from ...hub.card import license_of, marian_card, with_owners_text
+from ...hub.card import marian_card, split_front_matter, with_owners_text
 from ...hub.check import check_conversion
 from ...hub.plain_card import METADATA
-from ...hub.push import Prepared, Pushed, PushOptions, Record, options_beside, prepared_push
+from ...hub.push import Prepared, PushOptions, Ready, Record, as_private_as, prepared_push
 from ...training.folder import COMPANIONS
 from ...training.records import run_of
 from .checking import LARGEST_DIFFERENCE, convert_folder
@@ -19,31 +19,38 @@ from .marian import to_marian
 
 
 @contextmanager
-def prepared_marian(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
+def prepared_marian(folder: Path, options: PushOptions, card: str) -> Iterator[Ready]:
     """
-    Convert a model, check the result, and look at its repository, `options.marian`. This comes before the push of the
-    model, whose card links to that repository.
+    Convert a model that has been checked, check the result, and look at its repository, `options.marian`.
 
-    Yields:
-        A function that pushes the Marian model in one commit, to be called after the model has been pushed.
+    Args:
+        options: those of the push of the model.
+        card: the model's.
 
     Raises:
         UserError: Marian cannot express the model, or the reasons of `prepared_push`.
     """
-    beside = options_beside(options, repo_id=options.marian, marian=None)
-    with prepared_push(folder, beside, partial(prepare_marian, options.repo_id)) as send:
-        yield send
+    preparation = partial(prepare_marian, options.repo_id, card)
+    with prepared_push(folder, as_private_as(options, options.of_marian()), preparation) as ready:
+        yield ready
 
 
 def prepare_marian(
-    original: str, folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
+    original: str,
+    card_of_original: str,
+    folder: Path,
+    options: PushOptions,
+    copy: Path,
+    record: Record,
+    card_on_hub: str | None = None,
 ) -> Prepared:
     """
     Convert the model in a folder, check that a process without this project gets the same from the result, and make
     its card, which keeps what its owner wrote on the Hub.
 
     Args:
-        original: the repository of the model before its conversion.
+        original, card_of_original: the repository of the model before its conversion, and its card, whose license is
+            this model's too.
         copy: the empty folder for the result.
 
     Raises:
@@ -51,14 +58,16 @@ def prepare_marian(
     """
     files, run = chosen_files(folder), run_of(folder)
     try:
+        if run is not None and run.recipe.data.feature_columns:
+            raise UserError("Marian models take no features (data.feature_columns)")
         difference = convert_folder(str(folder), copy, "scratch", to_marian)
-        findings = check_conversion(folder, copy, run, LARGEST_DIFFERENCE)
     except UserError as error:
         raise UserError(f"--marian: {error}; to push the model alone, leave out --marian") from error
+    findings = check_conversion(folder, copy, run, LARGEST_DIFFERENCE)
     for name, path in files.items():
         if matches(name, COMPANIONS):
             shutil.copyfile(path, copy / name)
-    license = license_of(folder, run, options.license)
+    license = split_front_matter(card_of_original)[0].get("license")
     languages, author = options.languages or record.languages, options.author or record.author
     card = marian_card(folder, options.repo_id, original, difference, run, license, languages, author)
     names = sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())

@@ -1,34 +1,32 @@
 """Publishes a model's page as a static Space on the Hub, linked to the model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub.utils import yaml_dump
 
 from ...hub.card import license_of
 from ...hub.card_markdown import hub_link
-from ...hub.push import Prepared, Pushed, PushOptions, Record, identifiers, options_beside, prepared_push
+from ...hub.push import Prepared, PushOptions, Ready, Record, as_private_as, identifiers, prepared_push
 from ...training.records import run_of
 from .export import export_page
 from .site import PAGE, read_described
 
 
 @contextmanager
-def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
+def prepared_space(folder: Path, options: PushOptions) -> Iterator[Ready]:
     """
     Write a model's page, and check that it may be pushed to the static Space that has the model's name. This comes
     before the push of the model, whose card links to the Space. A new Space is private if the model is private or
     gated, since the page contains its weights.
 
-    Yields:
-        A function that pushes the page in one commit, to be called after the model has been pushed.
-
     Raises:
         UserError: for the reasons of `prepared_push` and `export_page`.
     """
-    with prepared_push(folder, options_beside(options, repo_type="space"), _prepare) as send:
-        yield send
+    with prepared_push(folder, as_private_as(options, replace(options, repo_type="space")), _prepare) as ready:
+        yield ready
 
 
 def _prepare(
