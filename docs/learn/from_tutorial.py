@@ -1,6 +1,6 @@
 """
-Load the state dict of a Transformer that was built after a well-known tutorial: its names become those of this project,
-and the config says what the tutorial computes. docs/learn/tutorials.md has a section on each.
+Load the state dict of a Transformer that was built by following a well-known tutorial: its names become those of this
+project, and the config says what the tutorial computes. docs/learn/tutorials.md has a section on each.
 
     python docs/learn/from_tutorial.py annotated weights.pt mine --heads 8 --pad 2 --start 0 --end 1
 
@@ -77,7 +77,7 @@ TUTORIALS = {
         ],
     ),
     "d2l": (
-        POST_NORM | {"attention_bias": False},
+        POST_NORM,
         [
             (r"\.embedding\.", ".embed_tokens."),
             (r"^decoder\.dense\.", "lm_head."),
@@ -139,6 +139,7 @@ def load(tutorial: str, state: dict[str, torch.Tensor], heads: int, **tokens: in
         decoder_attention_heads=heads,
         encoder_ffn_dim=ffn_dim,
         decoder_ffn_dim=ffn_dim,
+        attention_bias="model.encoder.layers.0.self_attn.q_proj.bias" in weights,
         max_position_embeddings=len(weights.get("model.encoder.embed_positions.weight", range(1024))),
     )
     model = ScratchForConditionalGeneration(config).to(weights["lm_head.weight"].dtype)

@@ -105,11 +105,11 @@ class Annotated:
 
 
 class PytorchTransformer(Annotated):
-    """https://github.com/hkproj/pytorch-transformer: norms have one weight and one bias."""
+    """https://github.com/hkproj/pytorch-transformer, until 2023: norms have one weight and one bias."""
 
     norm_weights = ("alpha", (1,)), ("bias", (1,))
     encoder_embedding, decoder_embedding, output = "src_embed.embedding", "tgt_embed.embedding", "projection_layer.proj"
-    cross = "cross_attention_block"
+    cross = "source_attention_block"
 
     def attention_names(self, layer, is_cross):
         block = self.cross if is_cross else "self_attention_block"
@@ -123,10 +123,11 @@ class PytorchTransformer(Annotated):
 
 
 class PytorchTransformerOfToday(PytorchTransformer):
-    """Its later versions: norms have a weight for each dimension."""
+    """Its later versions: norms have a weight for each dimension, and attention has no biases."""
 
+    has_attention_bias = False
     norm_weights = ("alpha", (WIDTH,)), ("bias", (WIDTH,))
-    cross = "source_attention_block"
+    cross = "cross_attention_block"
 
 
 class PytorchSeq2seq(Annotated):
