@@ -77,7 +77,7 @@ class _Column:
 
 
 def _draw_stack(column: _Column, side: str, sub_layers: list[str], pre_norm: bool) -> dict[str, float]:
-    """Draw a stack from its ids to its final norm. Returns the height of each sub-layer's box."""
+    """Draw a stack from its ids to its output. Returns the height of each sub-layer's box."""
     column.write("input_ids" if side == "Encoder" else "decoder_input_ids")
     column.box("embed_tokens", "embedding", "× √d_model", gap=0.22)  # noqa: RUF001
     column.box("embed_positions", "embedding", "(added)", gap=0.22)
@@ -86,7 +86,8 @@ def _draw_stack(column: _Column, side: str, sub_layers: list[str], pre_norm: boo
     bottom = column.top = column.top + 0.3
     heights = {name: column.sub_layer(name, f"{name}_layer_norm", pre_norm) for name in sub_layers}
     column.frame(bottom, f"Scratch{side}Layer × {side.lower()}_layers")  # noqa: RUF001
-    column.box("layer_norm", "norm", "(final_norm)", gap=0.24)
+    if pre_norm:  # the paper has none
+        column.box("layer_norm", "norm", "(final_norm)", gap=0.24)
     return heights
 
 
