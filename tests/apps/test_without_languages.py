@@ -58,6 +58,7 @@ def test_its_card(trained):
 
 
 @needs_runtime
+@pytest.mark.slow
 def test_its_page(trained, tmp_path):
     export_page([str(trained)], tmp_path / "page")
     (described,) = read_described(tmp_path / "page")["directions"]

@@ -66,6 +66,7 @@ def run_base(tmp_path_factory):
     return isolated(tmp_path_factory.mktemp("site"))
 
 
+@pytest.mark.slow
 def test_translations_are_those_of_the_full_environment(run_base, trained):
     result = run_base("modeling_scratch", "translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
     assert result.returncode == 0, result.stderr

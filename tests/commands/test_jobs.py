@@ -29,6 +29,7 @@ def test_the_script_depends_on_this_project_from_git():
     assert metadata["tool"]["uv"]["sources"][name].keys() == {"git"}
 
 
+@pytest.mark.slow
 def test_the_script_passes_its_arguments_to_scratch_train():
     done = run_command(str(SCRIPT), "--config", "dates", "optimization.max_step=1")
     assert done.returncode == 2

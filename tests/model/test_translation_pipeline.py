@@ -439,6 +439,7 @@ for auto_class in (AutoModel, AutoModelForTextEncoding):
 """
 
 
+@pytest.mark.slow
 def test_copies_and_copies_of_copies_have_the_same_code_config_and_translations(folders, tmp_path):
     """Saved where this project is not installed."""
     shutil.copytree(folders["two"], tmp_path / "first")

@@ -105,6 +105,7 @@ def test_travelling_files_only_import_each_other_and_the_libraries(saved):
                 assert top in {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names), path.name
 
 
+@pytest.mark.slow
 def test_renaming_every_private_method_of_generation_mixin_changes_nothing(saved, tmp_path, monkeypatch, capsys):
     """As a later release of Transformers might."""
     names = [str(saved["modern"]), str(saved["alibi"])]  # with two vocabularies, and with shared layers

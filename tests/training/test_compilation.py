@@ -134,6 +134,7 @@ def test_a_model_with_hooks_is_not_recorded(make_model):
     assert not is_recorded(gpu, model)
 
 
+@pytest.mark.slow
 def test_no_micro_batch_waits_for_the_device(monkeypatch):
     """Counted as on a GPU, with one layer of each kind; and what it would do if it looked at the mask there."""
     config_of = ceilings.config_of
@@ -205,6 +206,7 @@ def broken(graph, example_inputs):
     raise RuntimeError("no compiler")
 
 
+@pytest.mark.slow
 def test_layers_are_whole_graphs_in_ddp(tmp_path):
     run_group(tmp_path, 1, count_graphs, str(tmp_path / "graphs"))
     assert json.loads((tmp_path / "graphs").read_text()) == [2, 2]  # an encoder's and a decoder's layer

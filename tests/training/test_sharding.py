@@ -143,6 +143,7 @@ def check_resuming(whole: dict[str, Path], pairs: list[tuple[str, str]], folder:
         torch.testing.assert_close(load_file(found / "model.safetensors"), weights, atol=1e-9, rtol=0)
 
 
+@pytest.mark.slow
 def test_sharded_runs_resume_unsharded_and_the_reverse(trained_as, tmp_path):
     whole = {kind: trained_as / kind / "all tied" for kind in ("1", "2 sharded")}
     pairs = [("1", "2 sharded"), ("2 sharded", "1")]
@@ -185,7 +186,8 @@ def test_a_sharded_run_in_bf16_writes_the_files_of_any_run(trained, tmp_path):
         AutoModelForSeq2SeqLM.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("kind", ["1", pytest.param("2 sharded", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["1", "2 sharded"])
 def test_the_gradient_scaler_recovers_and_resumes(kind, tmp_path):
     """At first gradients overflow, and updates are skipped until the scale is low enough; a resumed run keeps it."""
     options = ["optimization.max_steps=20", "checkpoints.every=5", "checkpoints.keep_last=3"]

@@ -82,6 +82,7 @@ def test_each_line_of_plain_text_is_a_paragraph():
     assert changed(text, "text", str.upper) == (text.upper(), read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_reading_takes_time_in_proportion_to_the_text(reader):
     """

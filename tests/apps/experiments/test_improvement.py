@@ -139,6 +139,7 @@ def test_the_work_folder_is_locked(run, uninterrupted):
     assert lock.call_args.args[0].path == plan.work
 
 
+@pytest.mark.slow
 def test_an_interrupted_improvement_resumes(run, uninterrupted, tmp_path, monkeypatch, capsys):
     """After it was killed in training, stopped between stages, and killed while it wrote a shard."""
     again = tmp_path / "better, perhaps"

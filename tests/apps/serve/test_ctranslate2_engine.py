@@ -94,6 +94,7 @@ def test_the_service_answers_where_pytorch_and_transformers_cannot_be_imported(c
     assert (status, set(answer)) == (200, {"translatedText", "confidence"} | ({"doubt"} & set(answer)))
 
 
+@pytest.mark.slow
 def test_a_model_is_converted_once(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

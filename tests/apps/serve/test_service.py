@@ -351,6 +351,7 @@ def test_a_kept_word_on_the_page_comes_from_itself(url, expected):
 # -- engines and directions --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_both_engines_give_the_same_translations_scores_and_confidences(calibrated):
     settings, found = {"num_return_sequences": 3, "num_beams": 3, "scores": True}, []
     for engine in (load_torch_engine(str(calibrated)), CTranslate2Engine(str(calibrated))):

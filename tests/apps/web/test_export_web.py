@@ -505,6 +505,7 @@ def test_names_contain_a_hash_of_the_content_and_all_but_two_files_are_kept_offl
         assert name in there
 
 
+@pytest.mark.slow
 def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_path):
     folders = [shutil.copytree(model, tmp_path / name) for name in ("one", "other")]
     for folder, languages in zip(folders, (("en", "de"), ("de", "en")), strict=True):

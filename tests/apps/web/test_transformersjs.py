@@ -110,6 +110,7 @@ def in_transformersjs(folder: Path, batches: list[list[str]], dtype: str = "fp32
 
 
 @needs_package
+@pytest.mark.slow
 def test_transformersjs_translates_as_generate_does(model, exported):
     sentences = list(compress(SENTENCES, sure_of(model, SENTENCES, num_beams=1)))
     expected = [best for (best,) in generated(model, sentences, num_beams=1)]
@@ -122,11 +123,13 @@ def test_transformersjs_translates_as_generate_does(model, exported):
 
 
 @needs_package
+@pytest.mark.slow
 def test_8_bit_weights_load_too(exported):
     assert in_transformersjs(exported[0], [SENTENCES], "q8")[0]["texts"][0].strip()
 
 
 @needs_package
+@pytest.mark.slow
 def test_the_code_on_the_card_runs(model, exported, tmp_path):
     (lines,) = re.findall(r"```js\n(.*?)```", (exported[0] / "README.md").read_text(), re.DOTALL)
     script = ROOT / "node_modules" / f".{tmp_path.name}.mjs"  # where Node.js finds the package
@@ -138,6 +141,7 @@ def test_the_code_on_the_card_runs(model, exported, tmp_path):
     assert "translation_text" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_graphs_translate_as_generate_does(model, exported):
     """Greedy search for a batch of sentences, without transformers.js."""
     source, graphs = load_tokenizers(str(model))[0], Graphs(exported[0] / "onnx")
@@ -152,6 +156,7 @@ def test_graphs_translate_as_generate_does(model, exported):
     assert [until_the_end(row, [2]) for row in rows[:, 1:].tolist()] == expected
 
 
+@pytest.mark.slow
 def test_the_folder_has_the_files_and_settings_of_transformersjs(exported):
     folder, output = exported
     graphs = [f"{part}{size}" for part in ("encoder_model", "decoder_model_merged") for size in ("", "_quantized")]
