@@ -146,3 +146,10 @@ def test_the_code_of_a_page_runs(page, things, tmp_path, monkeypatch):
 def test_every_reason_not_to_run_a_line_is_needed():
     lines = [line for page in PAGES for line in page.read_text(encoding="utf-8").replace("\\\n", " ").split("\n")]
     assert [each for each in NOT_RUN if not any(re.match(each, line) for line in lines)] == []
+
+
+@pytest.mark.slow
+def test_the_old_pipeline_of_other_models_is_gone(things):
+    code = f"from transformers import pipeline; pipeline('translation_en_to_de', model={MARIAN!r})"
+    result = subprocess.run([sys.executable, "-c", code], cwd=things, capture_output=True, text=True)
+    assert re.search("KeyError: .*translation_en_to_de", result.stderr)

@@ -1,83 +1,17 @@
-"""The code of today on the pages of docs/learn runs as written."""
+"""The pages of docs/learn show what they say (test_code_blocks.py runs all of their code)."""
 
-import csv
 import importlib
-import json
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-from pathlib import Path
-from unittest.mock import patch
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, quick_run
+from conftest import ROOT
 
-from modeling_scratch.__main__ import app
-from modeling_scratch.apps.convert import to_marian
-from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.schema import Recipe
-from modeling_scratch.training import curves
 
 LEARN = ROOT / "docs" / "learn"
 PAGE, SYMPTOMS = ((LEARN / name).read_text(encoding="utf-8") for name in ("transformers-4.md", "symptoms.md"))
-MARIAN = "Helsinki-NLP/opus-mt-en-de"
-# Commands train for two updates; those of new models train a small one.
-SHORT = ["optimization.max_epochs=null", "optimization.max_steps=2", "evaluation.max_new_tokens=8"]
-SMALL = ["model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, dropout: 0}", "tokenizer.vocab_size=400"]
-MARIANS_SHAPE = "{d_model: 32, encoder_layers: 1, decoder_layers: 1, norm_position: post, final_norm: false}"
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    """The language and the content of each block of code that is not introduced as an older library's."""
-    found = []
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
-        introduction = page[: match.start()].strip().rpartition("\n\n")[2]
-        if not introduction.startswith(("In Transformers 4", "In Simple Transformers")):
-            found.append((match[1], match[2].replace("\\\n", " ")))
-    return found
-
-
-@pytest.fixture(scope="module")
-def folder(trained, tmp_path_factory):
-    """A folder with all models and files that the page names."""
-    folder = tmp_path_factory.mktemp("learn")
-    shutil.copytree(trained, folder / "runs" / "embedded")
-    run = quick_run(folder / "start", f"model.overrides={MARIANS_SHAPE}", "optimization.max_steps=2")
-    to_marian(load_translator(str(run))).save_pretrained(folder / MARIAN)
-    load_tokenizers(str(run))[0].save_pretrained(folder / MARIAN)
-    pairs = [{"en": f"The {word} sleeps.", "de": f"Der {word} schläft."} for word in map(str, range(400))]
-    for name, rows in {"train": pairs, "validation": pairs[:20], "test": pairs[:20]}.items():
-        lines = (json.dumps({"translation": row}) for row in rows)
-        (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    with (folder / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("input_text", "target_text"), *(row.values() for row in pairs)])
-    for name in ("mine", "general"):
-        for language in ("en", "de"):
-            text = "".join(f"{row[language]}\n" for row in pairs)
-            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
-    return folder
-
-
-@pytest.mark.slow
-def test_all_code_of_today_runs(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    for language, code in blocks(PAGE):
-        if language == "python":
-            exec(compile(code, "block", "exec"), {})
-            continue
-        for line in filter(None, code.split("\n")):
-            program, *words = shlex.split(line)
-            if program == "scratch":
-                if words[0] == "train":
-                    words += SHORT + (SMALL if "own-text" in words else [])
-                with patch.object(curves, "plot_curves", lambda metrics, path: path.touch()):
-                    app(words, standalone_mode=False)
-            else:
-                line = f"{shlex.quote(sys.executable)} -m modeling_scratch ".join(line.split("scratch "))
-                subprocess.run(["bash", "-ec", line], check=True)
-    assert {"mine", "out", "tuned", "opus-tuned-marian"} <= {path.name for path in Path().iterdir()}
 
 
 def test_the_python_code_of_symptoms_shows_them(trained, tmp_path, monkeypatch, capsys):
@@ -85,7 +19,7 @@ def test_the_python_code_of_symptoms_shows_them(trained, tmp_path, monkeypatch, 
     (tmp_path / "runs" / "embedded").symlink_to(trained)
     monkeypatch.chdir(tmp_path)
     printed = []
-    for code in (code for language, code in blocks(SYMPTOMS) if language == "python"):
+    for code in re.findall(r"^```python\n(.*?)^```$", SYMPTOMS, flags=re.DOTALL | re.MULTILINE):
         exec(compile(code, "block", "exec"), {})
         printed.append(capsys.readouterr().out)
     nan, padding, vocabulary, ends = printed
@@ -97,19 +31,44 @@ def test_the_python_code_of_symptoms_shows_them(trained, tmp_path, monkeypatch, 
     assert [re.sub("[^, 0-9]", "", line).split(", ")[-2:].count("2") for line in ends.strip().split("\n")] == [1, 2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", ["none", "no-source"])
-def test_a_model_that_gets_nothing_of_the_source_has_one_output_for_all(mistake, trained, monkeypatch):
-    monkeypatch.syspath_prepend(LEARN)
-    outputs = importlib.import_module("mistakes").main(mistake, str(trained), updates=80)[2]
-    assert (len(set(outputs)) == 1) == (mistake == "no-source")
+# What 100 updates with each mistake show, given the held-out loss, the BLEU and the translations of 100 sentences; and
+# of the same model without a mistake.
+SHOWN = {
+    "padding-in-the-loss": lambda loss, bleu, outputs, without: bleu < without.bleu,
+    "no-causal-mask": lambda loss, bleu, outputs, without: sum(not text.strip() for text in outputs) > 50,
+    "labels-not-shifted": lambda loss, bleu, outputs, without: loss < without.loss / 4 and bleu < 1,
+    "no-source": lambda loss, bleu, outputs, without: len(set(outputs)) == 1,
+    "no-positions": lambda loss, bleu, outputs, without: bleu < without.bleu,
+    "no-warm-up": lambda loss, bleu, outputs, without: loss > without.loss + 1,
+    "lines-out-of-step": lambda loss, bleu, outputs, without: loss > without.loss + 1 and bleu < 2,
+    "dropout-left-on": lambda loss, bleu, outputs, without: bleu < without.bleu,
+}
+
+
+@pytest.fixture(scope="module")
+def mistakes():
+    sys.path.insert(0, str(LEARN))
+    yield importlib.import_module("mistakes")
+    sys.path.remove(str(LEARN))
+
+
+@pytest.fixture(scope="module")
+def without(mistakes, trained):
+    """The loss and BLEU without a mistake."""
+    loss, bleu, _ = mistakes.main("none", str(trained), updates=100)
+    return SimpleNamespace(loss=loss, bleu=bleu)
 
 
 @pytest.mark.slow
-def test_the_old_pipeline_of_other_models_is_gone(folder):
-    code = f"from transformers import pipeline; pipeline('translation_en_to_de', model={MARIAN!r})"
-    result = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
-    assert re.search("KeyError: .*translation_en_to_de", result.stderr)
+@pytest.mark.parametrize("mistake", SHOWN)
+def test_each_mistake_shows_its_symptom(mistake, mistakes, without, trained, monkeypatch):
+    monkeypatch.setattr(mistakes.minimal, "positions", mistakes.minimal.positions)  # which a mistake replaces
+    loss, bleu, outputs = mistakes.main(mistake, str(trained), updates=100)
+    assert SHOWN[mistake](loss, bleu, outputs, without), (loss, bleu, without)
+
+
+def test_every_mistake_is_tried(mistakes):
+    assert SHOWN.keys() == mistakes.MISTAKES.keys() - {"none"}
 
 
 def test_the_keys_that_replace_old_options_exist():
