@@ -1,8 +1,7 @@
 """Publishes a model also as a Marian model, which Transformers loads without code from the repository."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from .checking import LARGEST_DIFFERENCE, convert_folder
 from .marian import to_marian
 
 
-@contextmanager
-def prepared_marian(folder: Path, options: PushOptions, card: str) -> Iterator[Ready]:
+def prepared_marian(folder: Path, options: PushOptions, card: str) -> AbstractContextManager[Ready]:
     """
     Convert a model that has been checked, check the result, and look at its repository, `options.marian`.
 
@@ -31,8 +29,7 @@ def prepared_marian(folder: Path, options: PushOptions, card: str) -> Iterator[R
         UserError: Marian cannot express the model, or the reasons of `prepared_push`.
     """
     preparation = partial(prepare_marian, options.repo_id, card)
-    with prepared_push(folder, as_private_as(options, options.of_marian()), preparation) as ready:
-        yield ready
+    return prepared_push(folder, as_private_as(options, options.of_marian()), preparation)
 
 
 def prepare_marian(

@@ -1,7 +1,6 @@
 """Publishes a model's page as a static Space on the Hub, linked to the model."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from .export import export_page
 from .site import PAGE, read_described
 
 
-@contextmanager
-def prepared_space(folder: Path, options: PushOptions) -> Iterator[Ready]:
+def prepared_space(folder: Path, options: PushOptions) -> AbstractContextManager[Ready]:
     """
     Write a model's page, and check that it may be pushed to the static Space that has the model's name. This comes
     before the push of the model, whose card links to the Space. A new Space is private if the model is private or
@@ -25,8 +23,7 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Ready]:
     Raises:
         UserError: for the reasons of `prepared_push` and `export_page`.
     """
-    with prepared_push(folder, as_private_as(options, replace(options, repo_type="space")), _prepare) as ready:
-        yield ready
+    return prepared_push(folder, as_private_as(options, replace(options, repo_type="space")), _prepare)
 
 
 def _prepare(
