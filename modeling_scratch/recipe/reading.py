@@ -3,10 +3,10 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from huggingface_hub.utils import yaml_dump
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from ruamel.yaml import YAML, AliasToken, SafeConstructor, ScalarNode, YAMLError
 
 from ..errors import UserError, as_user_error, beginning
@@ -18,6 +18,7 @@ from .messages import explain
 from .schema import Architecture, HubSection, ModelSection, Recipe
 
 _MOST_ALIASES = 20  # aliases of aliases stand for exponentially many values
+_NUMBER_SIGN = "\ufdd0"  # stands for # in a value of the command line; Unicode leaves it to programs, so no text has it
 
 
 class _Constructor(SafeConstructor):
@@ -28,15 +29,26 @@ class _Constructor(SafeConstructor):
         return int(value) if "." not in node.value and value.is_integer() else value
 
     def construct_yaml_str(self, node: ScalarNode) -> str:
-        value = super().construct_yaml_str(node)
-        return os.path.expanduser(value) if value.startswith("~/") else value
+        return _expanded(super().construct_yaml_str(node).replace(_NUMBER_SIGN, "#"))
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:float", _Constructor.construct_yaml_float)
 _Constructor.add_constructor("tag:yaml.org,2002:str", _Constructor.construct_yaml_str)
 
 
-def parse_yaml(text: str, prefix: str = "") -> Any:
+class _TextConstructor(_Constructor):
+    """The same, except that numbers, dates and the like are text: [2026-11-28, null] is a text and nothing."""
+
+
+for _tag in ("bool", "int", "float", "timestamp"):
+    _TextConstructor.add_constructor(f"tag:yaml.org,2002:{_tag}", _Constructor.construct_yaml_str)
+
+
+def _expanded(text: str) -> str:
+    return os.path.expanduser(text) if text.startswith("~/") else text
+
+
+def parse_yaml(text: str, prefix: str = "", constructor: type[SafeConstructor] = _Constructor) -> Any:
     """
     The value of a YAML 1.2 text.
 
@@ -44,7 +56,7 @@ def parse_yaml(text: str, prefix: str = "") -> Any:
         UserError: the text is not YAML, or a key appears twice; the message is the prefix, the line and the problem.
     """
     reader = YAML(typ="safe", pure=True)
-    reader.Constructor = _Constructor
+    reader.Constructor = constructor
     with as_user_error(prefix):
         try:
             if sum(isinstance(token, AliasToken) for token in YAML(pure=True).scan(text)) > _MOST_ALIASES:
@@ -105,16 +117,64 @@ def _check_model_file(content: dict[str, Any], overrides: Sequence[str]) -> None
         )
 
 
+def _type_of(key: str) -> Any:
+    """The type that the schema gives to a dotted key; Any for a section, or if there is no such key."""
+    found: Any = Recipe
+    for part in key.split("."):
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = found.model_fields.get(part)
+            found = Any if field is None else field.rebuild_annotation()
+        else:
+            found = get_args(found)[0] if get_origin(found) is Annotated else found
+            found = get_args(found)[1] if get_origin(found) is dict else Any
+    return Any if isinstance(found, type) and issubclass(found, BaseModel) else found
+
+
+def _value_of(key: str, text: str) -> Any:
+    """
+    The value of KEY=TEXT: YAML, but without comments, and a key that takes any text has it as it is, whatever YAML
+    would make of it. Of such a key, `null`, lists and numbers stay what they are if it takes those too, and quotes
+    around the whole text are removed.
+
+    Raises:
+        UserError: the value is missing, or it is not YAML and the key does not take any text.
+    """
+    adapter = TypeAdapter(_type_of(key), config=ConfigDict(strict=True, str_min_length=1))
+
+    def fits(value: Any) -> bool:
+        try:
+            adapter.validate_python(value)
+        except ValidationError:
+            return False
+        return True
+
+    if not text.strip():
+        unset = f"; write {key}=null to unset it" if fits(None) else ""
+        raise UserError(f"{key}: the value is missing{unset}")
+    takes_text = fits("any text") and not fits({})  # not Any
+    is_quoted = text.strip()[0] == text.strip()[-1] in ("'", '"')
+    prefix, without_comments = f"{key}: {beginning(text)} is not YAML: ", text.replace("#", _NUMBER_SIGN)
+    try:
+        value, as_texts = (parse_yaml(without_comments, prefix, each) for each in (_Constructor, _TextConstructor))
+    except UserError:
+        if is_quoted or not takes_text:
+            raise
+        return _expanded(text)
+    is_list = isinstance(value, list) and fits(["any text"])
+    is_number = type(value) is int and fits(1)
+    if takes_text and not (value is None or is_quoted or is_list or is_number):
+        return _expanded(text)
+    return as_texts if isinstance(value, list | dict) and not fits(value) and fits(as_texts) else value
+
+
 def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Apply `["optimization.learning_rate=1e-3", ...]` in order; values are YAML, and {} empties a mapping."""
+    """Apply `["optimization.learning_rate=1e-3", ...]` in order; {} empties a mapping."""
     changed = content
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise UserError(f"{beginning(override)} is not KEY=VALUE, such as optimization.learning_rate=1e-3")
-        if not text.strip():
-            raise UserError(f"{key}: the value is missing; write {key}=null to unset it")
-        value = parse_yaml(text, f"{key}: {beginning(text)} is not YAML: ")
+        value = _value_of(key, text)
         for part in reversed(key.split(".")):
             value = {part: value}
         changed = _merge(changed, value)

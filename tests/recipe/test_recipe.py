@@ -78,6 +78,33 @@ def test_numbers_with_an_exponent_are_numbers():
     assert (optimization.max_steps, optimization.learning_rate, optimization.weight_decay) == (1000, 0.001, 1.0)
 
 
+LIKE_YAML = ["exp #2", "#2", "[0-9]+", "2026-11-28", "1e3", "007", "true", "no", "on", "a: b", "- a", "*a", "&a b"]
+LIKE_YAML += ["!a b", " a ", "[a, b]", "{}", "'a' b", "a\\n"]
+
+
+@pytest.mark.parametrize("text", LIKE_YAML)
+def test_a_text_on_the_command_line_is_taken_as_it_is(text):
+    """Without YAML's comments, dates, numbers, lists and so on."""
+    pattern = ["tokenizer.kind=pattern", f"tokenizer.pattern={text}"]
+    recipe = load_recipe(EMBEDDED, [*pattern, f"output_dir={text}", f"hub.license={text}"])
+    assert (recipe.tokenizer.pattern, recipe.output_dir, recipe.hub.license) == (text, text, text)
+    languages = load_recipe(EMBEDDED, [f"data.source_language={text}", f"data.target_language={text}"]).data
+    assert (languages.source_language, languages.target_language) == (text, text)
+
+
+def test_where_null_lists_and_numbers_have_a_meaning_they_keep_it_on_the_command_line():
+    files = ["data.train_files=[2026-11-28, 'b', c #2]", "data.test_sets={a: 7, b: [on, 1e3]}", "data.test_files=2026"]
+    columns = ["data.source_column=2", "data.target_column='2'", "data.feature_columns=[3, '4', 5 #6]"]
+    more = ["trackers=[007]", "model={overrides: {d_model: 128, dropout: 1e-1}}", "data.test_sets.c=null"]
+    recipe = load_recipe(EMBEDDED, [*files, *columns, *more, "hub.license='null'", "data.validation=null"])
+    data = recipe.data
+    assert (data.train_files, data.test_files) == (["2026-11-28", "b", "c #2"], ["2026"])
+    assert data.test_sets == {"a": ["7"], "b": ["on", "1e3"]}
+    assert (data.source_column, data.target_column, data.feature_columns) == (2, "2", [3, "4", "5 #6"])
+    assert (recipe.trackers, recipe.hub.license, data.validation) == (["007"], "null", None)
+    assert recipe.model.overrides["dropout"] == 0.1
+
+
 def test_a_tilde_is_expanded(monkeypatch):
     """Shells do not expand it in data.train_files=~/x."""
     monkeypatch.setenv("HOME", "/home/ada")
