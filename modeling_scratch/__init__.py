@@ -54,6 +54,8 @@ if _is_command():
     # By default, oneDNN caches 1,024 kernels. Batches have more shapes than that, so it would keep making kernels anew,
     # in ever more memory.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+    if sys.stdout is not None:  # what the terminal's encoding lacks is escaped; `scratch translate` writes UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
 else:

@@ -31,6 +31,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130  # the exit code that shells report for SIGINT
 STOPPED = 75  # EX_TEMPFAIL in sysexits.h: try again
 BUG = 1  # Python's own exit code after a traceback
+BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
 _LONGEST_LINE = 2000  # an error may quote a user's value
 
@@ -105,6 +106,58 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", is_main, debug)
     finally:
         wait_for_threads()
+        _drop_unwritable_output()
+
+
+def report(text: str, done: str | None = None) -> None:
+    """
+    Print the result of a command, after all its other work.
+
+    Args:
+        done: what is finished even if nothing can be printed, such as "the run is finished". If the reader has closed
+            the output, as in `scratch train | head`, the command then ends well; otherwise with BROKEN_PIPE.
+
+    Raises:
+        UserError: it cannot be printed for another reason, such as a full disk.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        lost = f"{done}; its report could not be printed" if done else "standard output cannot be written"
+        lost += f": {str(error.strerror).lower()}"
+        if not isinstance(error, BrokenPipeError):
+            raise UserError(lost) from error
+        if not done:
+            sys.exit(BROKEN_PIPE)
+        logging.getLogger(__name__).warning(lost)
+
+
+@contextmanager
+def reporting(done: str) -> Iterator[list[str]]:
+    """
+    Inside this context, finish a command's work and add the lines of its report to a list. They are printed at the end,
+    so that an output that cannot be written prevents nothing; also after an error, as far as they go.
+
+    Args:
+        done: as for `report`.
+    """
+    lines: list[str] = []
+    try:
+        yield lines
+    except BaseException:
+        with suppress(OSError):
+            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+        raise
+    report("\n".join(lines), done)
+
+
+def _drop_unwritable_output() -> None:
+    """Let Python's flush at exit, which would change the exit code, succeed where an output is closed or full."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _message_for_user(error: Exception) -> str | None:
@@ -125,10 +178,11 @@ def _message_for_user(error: Exception) -> str | None:
 
 def _end(code: int, message: str, is_main: bool, debug: bool) -> NoReturn:
     """Print and exit. Call this while an exception is being handled."""
-    if debug and (error := sys.exception()) is not None:
-        print(redacted_traceback(error).rstrip("\n"), file=sys.stderr, flush=True)
-    if is_main:
-        print(redact(message), file=sys.stderr, flush=True)
+    with suppress(OSError):  # stderr may be closed too
+        if debug and (error := sys.exception()) is not None:
+            print(redacted_traceback(error).rstrip("\n"), file=sys.stderr, flush=True)
+        if is_main:
+            print(redact(message), file=sys.stderr, flush=True)
     sys.exit(code)
 
 

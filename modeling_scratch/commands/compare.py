@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, log_to_terminal, one_line_errors, report
 
 if TYPE_CHECKING:
     from ..apps.experiments.compare import Comparison, Run
@@ -37,8 +37,9 @@ def main(
             save(comparison_figure({name: run.records for name, run in records.items()}), out)
         comparison = compare(records)
         facts = asdict(comparison)
-        text = json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(comparison_text(comparison))
-        print(text)
+        # JSON in ASCII: standard output may have any encoding.
+        text = json.dumps(facts, indent=2) if as_json else "\n\n".join(comparison_text(comparison))
+        report(text, None if out is None else f"{out} is written")
 
 
 def comparison_text(comparison: "Comparison") -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from ..errors import as_user_error
 from ..files import new_output
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, log_to_terminal, one_line_errors, report
 
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
 _Quantization = Annotated[
@@ -21,8 +21,9 @@ running the original and the result on the same random ids, and discards a resul
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 
 
-def _report(out: Path, what: str, difference: float) -> None:
-    print(f"wrote {out}; largest difference of {what} on random ids, in float32: {difference:.1e}")
+def _report(out: Path, what: str, difference: float, *further: str) -> None:
+    line = f"wrote {out}; largest difference of {what} on random ids, in float32: {difference:.1e}"
+    report("\n".join([line, *further]), f"{out} is written")
 
 
 @app.command("marian")
@@ -141,8 +142,7 @@ def to_torch_command(
             written.load_state_dict(load_state_dict_file(file))
             difference = verify(model, written, model.config)
         config = model.config
-        _report(out, "logits", difference)
-        print(
+        how = (
             f"load transformer.* into torch.nn.Transformer({config.d_model}, "
             f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
             f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
@@ -150,6 +150,7 @@ def to_torch_command(
             f"bias={config.attention_bias})"
             + ("" if config.final_norm else ", with its encoder.norm and decoder.norm set to None")
         )
+        _report(out, "logits", difference, how)
 
 
 @app.command("ctranslate2")

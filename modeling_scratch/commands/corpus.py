@@ -7,7 +7,7 @@ import typer
 
 from ..data.corpus import write_corpus
 from ..errors import UserError
-from .cli import one_line_errors
+from .cli import one_line_errors, report
 
 
 def main(
@@ -19,4 +19,5 @@ def main(
     with one_line_errors(debug=False):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} exists and is not an empty folder; choose another name")
-        print(f"wrote {', '.join(map(str, write_corpus(folder, train_size, seed)))}")
+        written = write_corpus(folder, train_size, seed)
+        report(f"wrote {', '.join(map(str, written))}", f"{folder} is written")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import UserError
-from .cli import Debug, check_confidence, is_main_process, one_line_errors, set_up_terminal
+from .cli import Debug, check_confidence, is_main_process, one_line_errors, report, set_up_terminal
 
 # Keys of the recipe's `evaluation` section that are arguments of `generate`.
 _GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
@@ -74,11 +74,11 @@ def main(
                     *describe_scores(scores),
                 ]
         if is_main_process():
-            print("\n".join(lines))
             if curve is not None:
                 from ..training.curves import confidence_figure, save
 
                 save(confidence_figure(results), curve)
+            report("\n".join(lines), None if curve is None else f"{curve} is written")
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

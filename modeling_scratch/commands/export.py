@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from ..files import new_output
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, log_to_terminal, one_line_errors, report
 
 _HELP = "Export a model for use without this project."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 
 
 def _report(out: Path, difference: float, advice: str) -> None:
-    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
-    print(f"wrote {out}; {advice}")
+    how_far = f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}"
+    report(f"{how_far}\nwrote {out}; {advice}", f"{out} is written")
 
 
 @app.command("web")
@@ -77,4 +77,4 @@ def runtime_command(debug: Debug = False) -> None:
     with one_line_errors(debug):
         from ..apps.web.runtime import runtime_files
 
-        print(f"the runtime of pages is in {runtime_files()[0].parent}")
+        report(f"the runtime of pages is in {runtime_files()[0].parent}", "the runtime is cached")

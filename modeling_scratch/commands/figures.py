@@ -1,16 +1,21 @@
 """`scratch figures`: draw a run's curves, positional encodings, attention and the architecture."""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import UserError, as_user_error
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, log_to_terminal, one_line_errors, report
 
 _HELP = "Draw figures, as PNG files."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
+
+
+def _report(paths: Iterable[Path], *lines: str) -> None:
+    report("\n".join([*lines, *map(str, paths)]), "the figure is written")
 
 
 @app.command()
@@ -26,7 +31,7 @@ def curves(
 
         if not (records := read_metrics(run)):
             raise UserError(f"{run} contains no records of a run ({METRICS_FILE})")
-        print(str(save(curves_figure(records), out or run / "curves.png")))
+        _report([save(curves_figure(records), out or run / "curves.png")])
 
 
 @app.command()
@@ -41,7 +46,7 @@ def positions(
         from ..apps.figures.positions import positions_figure
         from ..training.curves import save
 
-        print(str(save(positions_figure(d_model, length), out)))
+        _report([save(positions_figure(d_model, length), out)])
 
 
 @app.command()
@@ -67,9 +72,7 @@ def attention(
         with as_user_error(kinds=ValueError):
             maps = attention_maps(translator, *tokenizers, sentence, beams)
         paths = save_attention(maps, out, number)
-        print(maps.translation)
-        for path in paths:
-            print(str(path))
+        _report(paths, maps.translation)
 
 
 @app.command()
@@ -82,4 +85,4 @@ def architecture(
         from ..apps.figures.architecture import architecture_figure
         from ..training.curves import save
 
-        print(str(save(architecture_figure(), out)))
+        _report([save(architecture_figure(), out)])

@@ -1,6 +1,7 @@
 """`scratch improve`: train a better model from a finished run's own data."""
 
 import shlex
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import train as training
-from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
+from .cli import Debug, is_main_process, one_line_errors, report, reporting, set_up_terminal
 
 
 def main(
@@ -55,17 +56,22 @@ def main(
         accelerator = make_accelerator(plan.final, before=run)
         with explained_loss_of_a_process(accelerator):
             found = on_main(accelerator, lambda: stages(plan, accelerator))
-            if is_main_process():
-                print("\n".join(_describe(found, plan.records.machine.get("device_name"))))
+            described = "\n".join(_describe(found, plan.records.machine.get("device_name")))
+            if dry_run and is_main_process():
+                report(described)
+            elif is_main_process():
+                with suppress(OSError):  # the work does not depend on it
+                    print(described, flush=True)
             if plan.final.hub.repository is not None and not dry_run:
                 on_main(accelerator, lambda: check_destination(plan.final))
             push = partial(try_push, plan.final) if plan.final.hub.push == "best" else None
             result = None if dry_run else improve(plan, accelerator, stop, push)
         if is_main_process() and not dry_run:
-            lines = [f"{output} is finished"] if result is None else training.describe_result(result)
-            print("\n".join([*lines, "  " + shlex.join(["scratch", "compare", str(run), str(output)])]))
-            if plan.final.hub.repository is not None:
-                print(push_run(plan.final).describe())
+            with reporting("the run is finished") as lines:
+                lines += [f"{output} is finished"] if result is None else training.describe_result(result)
+                lines.append("  " + shlex.join(["scratch", "compare", str(run), str(output)]))
+                if plan.final.hub.repository is not None:
+                    lines.append(push_run(plan.final).describe())
 
 
 def _beside(run: Path) -> Path:

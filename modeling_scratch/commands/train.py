@@ -11,7 +11,7 @@ import typer
 
 from ..errors import UserError
 from . import evaluate as evaluating
-from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
+from .cli import Debug, is_main_process, one_line_errors, report, reporting, set_up_terminal
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
@@ -126,12 +126,17 @@ def _train_or_describe(
                 on_main(accelerator, lambda: check_destination(recipe))  # rather now than after the training
                 push = partial(try_push, recipe) if hub.push == "best" else None
             lines = describe_result(train(recipe, accelerator, resume, overwrite, stop, push))
-    if is_main_process():
-        print("\n".join(lines))
-        if hub.repository is not None and not dry_run and not profile:
+    if not is_main_process():
+        return
+    if dry_run or profile:
+        report("\n".join(lines), f"{profile} is written" if profile else None)
+        return
+    with reporting("the run is finished") as reported:
+        reported += lines
+        if hub.repository is not None:
             from ..hub.push import push_run
 
-            print(push_run(recipe).describe())
+            reported.append(push_run(recipe).describe())
 
 
 _CALLED = {"translation": "output"}  # fields of a sample that are called otherwise

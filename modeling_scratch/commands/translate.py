@@ -1,7 +1,6 @@
 """`scratch translate`: run a model on text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,11 @@ import typer
 from ..apps.documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..apps.translate.kept_words import KEPT, own_pattern
 from ..errors import UserError, as_user_error
-from .cli import Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
+from .cli import BROKEN_PIPE, Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
 _LARGEST_PENALTY = 100  # on the length; more overflows
-BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
 
 @contextmanager
@@ -31,7 +29,6 @@ def quiet_broken_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
         sys.exit(BROKEN_PIPE)
 
 

@@ -10,7 +10,7 @@ import typer
 from ..errors import UserError
 from ..files import temporary_folder
 from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
-from .cli import Debug, log_to_terminal, one_line_errors
+from .cli import Debug, log_to_terminal, one_line_errors, report, reporting
 
 if TYPE_CHECKING:
     from ..hub.push import Prepared, PushOptions
@@ -106,8 +106,9 @@ def _push(folder: Path, options: "PushOptions") -> None:
             from ..apps.web.space import prepared_space
 
             pushes.append(stack.enter_context(prepared_space(folder, options)))
-        for each in pushes:
-            print(each.send().describe())
+        with reporting("the model is pushed") as lines:
+            for each in pushes:
+                lines.append(each.send().describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
@@ -126,7 +127,7 @@ def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
         with temporary_folder() as copy:
             marian = prepare_marian(options.repo_id, model.card, folder, options.of_marian(), copy, record)
             lines += _described(marian, options.marian, dry_run)
-    print("\n".join(lines))
+    report("\n".join(lines))
 
 
 def _described(prepared: "Prepared", repo_id: str, dry_run: bool) -> list[str]:

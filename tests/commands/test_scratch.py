@@ -84,6 +84,17 @@ def test_help_and_lists_are_shown_without_importing_torch(tmp_path):
     assert done.stdout.count("Usage: ") == len(calls) - 1
 
 
+def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path):
+    """The help has an ellipsis, and folders may have any name."""
+    command = ["-m", "modeling_scratch"]
+    locale = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+    done = run_command(*command, "corpus", str(tmp_path / "日"), "--train-size", "9", **locale)
+    assert done.returncode == 0, done.stderr
+    assert "\\u65e5/train.en" in done.stdout
+    done = run_command(*command, "serve", "--help", **locale)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("config", ["embedded", "own-text"])
 def test_recipes_are_found_by_name(config, tmp_path):
     (tmp_path / "embedded").mkdir()  # a folder of that name is not the recipe

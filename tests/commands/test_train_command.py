@@ -2,16 +2,20 @@
 
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import psutil
 import pytest
 from conftest import ROOT, quick_run
 
+from modeling_scratch.commands import improve, recipes
+from modeling_scratch.commands.cli import reporting
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub import push as hub
 
@@ -63,6 +67,60 @@ def test_after_ctrl_c_during_the_push_the_command_to_push_is_shown(tmp_path, mon
     output = capsys.readouterr()
     assert f"scratch upload {run} ada/model" in output.err
     assert "The model is in" in output.out
+
+
+@pytest.fixture
+def unwritable(monkeypatch):
+    """Replaces standard output by a full disk, or by a pipe whose reader has closed it."""
+
+    def replace(kind: str) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        if kind == "full":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), writing)
+        monkeypatch.setattr(sys, "stdout", os.fdopen(writing, "w"))
+
+    return replace
+
+
+@pytest.mark.parametrize(("kind", "code"), [("full", 2), ("closed", 0)])
+def test_a_report_that_cannot_be_printed_prevents_no_push(
+    kind, code, pushes, trained, tmp_path, unwritable, monkeypatch, capsys
+):
+    """What is asked for after the run is done first, and the exit code is that of the run where nobody reads."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    monkeypatch.setattr("modeling_scratch.apps.experiments.improve.improve", lambda *_: None)
+    unwritable(kind)
+    with pytest.raises(SystemExit) if code else nullcontext() as end:
+        quick_run(run, "hub.repository=ada/first", auto_resume=True)
+    assert (end.value.code if end else 0) == code
+    unwritable(kind)
+    with pytest.raises(SystemExit) if code else nullcontext() as end:
+        improve.main(run, ["hub.repository=ada/second"])  # also prints the stages before its work
+    assert (end.value.code if end else 0) == code
+    assert pushes == ["ada/first", "ada/second"]
+    assert capsys.readouterr().err.count("the run is finished; its report could not be printed: ") == 2
+
+
+@pytest.mark.parametrize(("kind", "code"), [("full", 2), ("closed", 141)])
+def test_a_list_that_cannot_be_printed_is_an_error(kind, code, unwritable):
+    unwritable(kind)
+    with pytest.raises(SystemExit) as end:
+        recipes.main()
+    assert end.value.code == code
+
+
+def test_after_an_error_the_report_so_far_is_printed(capsys):
+    """As when a second push fails."""
+
+    def push_two():
+        with reporting("both are pushed") as lines:
+            lines.append("pushed: the first")
+            raise UserError
+
+    with pytest.raises(UserError):
+        push_two()
+    assert capsys.readouterr().out == "pushed: the first\n"
 
 
 def test_the_log_without_a_terminal_has_lines_with_the_remaining_time(tmp_path, capsys):
