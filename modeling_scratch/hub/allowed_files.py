@@ -13,24 +13,11 @@ from ..errors import UserError, as_user_error
 from ..files import read_json, reading
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
-from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, WEIGHTS
+from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, TOKENIZER_FILES, WEIGHTS
 from .plain_card import CONVERSION, read_config, weight_files
 from .probe import HANDLER
 
 CARD = "README.md"
-SHARED_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "target_vocab.json",
-    "merges.txt",
-    "source.spm",
-    "target.spm",
-    "spiece.model",
-)
 EVAL_RESULTS = ".eval_results/modeling_scratch.yaml"
 # Names and patterns. Code is found by following imports. A push also deletes files that match these from the Hub if the
 # folder lacks them (push.MODEL_FILES); files that it must never delete belong in COMPANIONS.
@@ -41,8 +28,8 @@ ALLOWED = (
     WEIGHTS,
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
-    *SHARED_TOKENIZER_FILES,
-    *(f"{TARGET_FOLDER}/{name}" for name in SHARED_TOKENIZER_FILES),
+    *TOKENIZER_FILES,
+    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
     CURVES,
     HANDLER,
     EVAL_RESULTS,

@@ -255,6 +255,11 @@ def recipe_text(recipe: Recipe) -> str:
     return yaml_dump(recipe.model_dump(mode="json"), sort_keys=False)
 
 
+def is_saved_recipe(path: Path) -> bool:
+    """Whether a file looks like `recipe_text`, and not like a recipe that somebody wrote."""
+    return path.read_text(encoding="utf-8") == yaml_dump(read_yaml(path), sort_keys=False)
+
+
 def model_fields(section: ModelSection) -> dict[str, Any]:
     """The ScratchConfig fields that the recipe's model file and overrides set."""
     fields = dict(section.overrides)

@@ -29,7 +29,16 @@ from .calibration import calibrate
 from .checkpoints import stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating, final_scores, final_splits, translate_split, validation_loss
-from .folder import RECIPE, TRANSLATIONS, WEIGHTS, RunFolder, finally_scored, read_metrics, read_translations
+from .folder import (
+    BEFORE,
+    RECIPE,
+    TRANSLATIONS,
+    WEIGHTS,
+    RunFolder,
+    finally_scored,
+    read_metrics,
+    read_translations,
+)
 from .inputs import Inputs, gold_links_of
 from .log import RunLog
 from .processes import on_main, write_on_main
@@ -39,7 +48,6 @@ from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
-BEFORE = "before"  # the split of the records before fine-tuning, and the folder of these translations
 _WORSE = 0.05  # the p-value below which a lower BLEU is not put down to chance
 _SAMPLES = 5
 # What every finished run leaves, besides its translations.

@@ -17,10 +17,14 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
-from ..errors import UserError
+from ..errors import UserError, shortened
 from ..files import reading, remove, sync, write_lines, write_whole, written_whole
-from ..recipe.reading import load_recipe
+from ..model import configuration_scratch
+from ..model.confidence import FILE as CONFIDENCE
+from ..model.translation_pipeline import TARGET_FOLDER
+from ..recipe.reading import is_saved_recipe, load_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +38,32 @@ LOCK = ".lock"
 STATE, OPTIMIZER, SCALER = "training_state.json", "optimizer.bin", "scaler.pt"
 # Folders. All but TRACKING may be links to folders on other disks.
 CHECKPOINTS, AVERAGING, TRANSLATIONS, TRACKING = "checkpoints", "averaging", "translations", "tracking"
+BEFORE = "before"  # the split of the records before fine-tuning, and the folder of these translations
+PROJECT = "modeling_scratch"  # in trackers
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "target_vocab.json",
+    "merges.txt",
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+)
 # A folder may hold these before its run begins. They are pushed with the model but are not part of it: a push never
 # deletes them from the Hub.
 COMPANIONS = ("LICENSE*", "NOTICE*")
 SEEN = ".seen-by-all-"  # how the name of a file begins that shows whether all processes share the folder
 
-_WRITTEN: tuple[str, ...] = (f"{CHECKPOINTS}/step-*", f"{CHECKPOINTS}/.step-*", f"{AVERAGING}/step-*.safetensors")
-_WRITTEN += (f"{TRANSLATIONS}/*.txt", f"{TRANSLATIONS}/*/*.txt", "target_tokenizer", TRACKING)
-_WRITTEN += ("*.safetensors", "*.json", "*.py", METRICS_FILE, CURVES, RECIPE)
+# The files that runs write, besides those named after splits and steps, and of models of other kinds and versions.
+_FILES: tuple[str, ...] = (WEIGHTS, METRICS_FILE, CURVES, CONFIG_NAME, GENERATION_CONFIG_NAME, CONFIDENCE)
+_FILES += (*TOKENIZER_FILES, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
+_FILES += tuple(path.name for path in Path(configuration_scratch.__file__).parent.glob("[!_]*.py"))
+_STEPS = (CHECKPOINTS, r"step-\d{7,}|\.step-\d{7,}\.(?:tmp|gone)"), (AVERAGING, r"step-\d{7,}\.safetensors")
+_OF_TRACKERS = (f"{TRACKING}/{PROJECT}", f"{TRACKING}/.aim")  # of TensorBoard and Aim
 _LEFTOVERS = (f"{SEEN}*", ".*.tmp")  # of a process that was killed
 _CHECKPOINT = re.compile(r"step-(\d+)")
 _SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by a few seconds
@@ -79,12 +101,13 @@ class RunFolder:
             ) from None
 
     def is_run(self) -> bool:
-        """Whether a run made this folder. Its recipe must be valid, since --overwrite deletes what is here."""
+        """Whether a run made this folder, and not somebody for their own recipe, which --overwrite would delete."""
         try:
             load_recipe(self.path / RECIPE)
         except UserError:
             return False
-        return True
+        has_more = (self.path / METRICS_FILE).exists() or self.checkpoints.steps()
+        return bool(has_more) or is_saved_recipe(self.path / RECIPE)
 
     def can_resume(self) -> bool:
         """Whether the folder holds a run that has written a checkpoint, weights or final scores. Locks the folder."""
@@ -95,20 +118,20 @@ class RunFolder:
 
     def claim(self, resume: bool, overwrite: bool) -> None:
         """Lock the folder, made if needed. Raises UserError if it conflicts with the command line, or is in use."""
-        has_recipe = (self.path / RECIPE).is_file()
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
-        if has_recipe:
+        if (self.path / RECIPE).is_file():
             load_recipe(self.path / RECIPE)  # an invalid one may not be a run's
-        elif resume:
+        is_run = self.is_run()
+        if resume and not is_run:
             raise UserError(f"{self.path} holds no run to resume")
-        elif self.path.is_dir() and holds_other_things(self.path):
+        if not is_run and self.path.is_dir() and holds_other_things(self.path):
             raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")
         try:
             self.lock()
         except OSError as error:
             raise UserError(f"output_dir: nothing can be written to {self.path} ({error.strerror})") from error
-        if has_recipe and not resume and not overwrite:
+        if is_run and not resume and not overwrite:
             raise UserError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
 
     def remove_if_unused(self) -> None:
@@ -121,18 +144,45 @@ class RunFolder:
     def clear(self) -> None:
         """
         Delete what runs have written, the recipe last, so that the folder still counts as a run after an interrupt. The
-        model card and the record of pushes stay for the next push; so do links, and what others have put there.
+        model card and the record of pushes stay for the next push; so do links to folders, and what others have put
+        there, which the log names.
         """
         if not self.is_run():
             return
         logger.info(f"deleting the run in {self.path}")
-        for path in [path for pattern in _WRITTEN for path in sorted(self.path.glob(pattern))]:
-            if path.parent != self.path or not path.name.startswith("."):
-                remove(path)
-        folders = [self.path / name for name in (CHECKPOINTS, AVERAGING, TRANSLATIONS)]
-        for path in [*self.path.glob(f"{TRANSLATIONS}/*"), *folders]:
+        for path in self._written():
+            remove(path)
+        (self.path / RECIPE).unlink()
+        names = (f"{TRANSLATIONS}/{BEFORE}", CHECKPOINTS, AVERAGING, TRANSLATIONS, TARGET_FOLDER, TRACKING)
+        folders = [self.path / name for name in names]
+        for folder in folders:
             with suppress(OSError):  # a link, or something else is in it
-                path.rmdir()
+                folder.rmdir()
+        left = [path for folder in (self.path, *folders) if folder.is_dir() for path in sorted(folder.iterdir())]
+        if stays := [str(path.relative_to(self.path)) for path in left if path not in (*folders, self.path / LOCK)]:
+            logger.info(f"these stay, since no run wrote them: {shortened(', '.join(stays), 1000)}")
+
+    def _written(self) -> list[Path]:
+        """
+        What runs have written here, except for the recipe: files by their names, since others may lie beside them, and
+        checkpoints as a whole. The files of a model have the names that they have in its checkpoints.
+        """
+        checkpoints = [self.checkpoints.path(step) for step in self.checkpoints.steps()]
+        of_models = (str(path.relative_to(folder)) for folder in checkpoints for path in folder.rglob("*"))
+        sets = ["validation", "test", *load_recipe(self.path / RECIPE).data.test_sets]
+        translations = (f"{TRANSLATIONS}/{each}" for name in sets for each in (f"{name}.txt", f"{BEFORE}/{name}.txt"))
+        files = [self.path / name for name in {*_FILES, *of_models, *translations}]
+        whole = [
+            path
+            for folder, pattern in _STEPS
+            if (self.path / folder).is_dir()
+            for path in (self.path / folder).iterdir()
+            if re.fullmatch(pattern, path.name)
+        ]
+        whole += [self.path / name for name in _OF_TRACKERS]
+        found = [path for path in files if path.is_file() or path.is_symlink()] + whole
+        may_be_links = [self.path, *(self.path / name for name in (CHECKPOINTS, AVERAGING, TRANSLATIONS))]
+        return [path for path in found if path.parent in may_be_links or not path.parent.is_symlink()]
 
     # -- weights -----------------------------------------------------------------------------------------------------
 

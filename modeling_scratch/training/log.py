@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from ..data.streaming import GlobalBatches
 from ..errors import UserError
-from .folder import CURVES, METRICS_FILE, TRANSLATIONS, append_record, read_metrics, write_translations
+from .folder import CURVES, METRICS_FILE, PROJECT, TRANSLATIONS, append_record, read_metrics, write_translations
 from .processes import on_all, write_on_main
 from .progress import Progress
 
@@ -159,7 +159,7 @@ class RunLog:
 
         def open_them() -> None:
             try:
-                self.accelerator.init_trackers("modeling_scratch", init_kwargs=named)
+                self.accelerator.init_trackers(PROJECT, init_kwargs=named)
             except Exception as error:  # each has its own
                 raise UserError(f"trackers: {type(error).__name__}: {' '.join(str(error).split())}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Killed
+from conftest import Killed, quick_run
 from forked import start
 from safetensors.torch import load_file, save_file
 from train_on_processes import lock_folder
@@ -28,6 +28,8 @@ from modeling_scratch.training.folder import (
     read_translations,
     write_translations,
 )
+
+EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
 
 
 def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
@@ -198,8 +200,10 @@ def places(tmp_path):
         (tmp_path / "licensed" / name).touch()
     (tmp_path / "other recipe").mkdir()
     (tmp_path / "other recipe" / "recipe.yaml").write_text("flour: 500 g")
-    (tmp_path / "run").mkdir()
-    shutil.copy(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", tmp_path / "run" / "recipe.yaml")
+    for name in ("run", "own recipe"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(recipe_text(load_recipe(EMBEDDED)))
+    shutil.copy(EMBEDDED, tmp_path / "own recipe" / "recipe.yaml")
     return tmp_path
 
 
@@ -216,6 +220,8 @@ def places(tmp_path):
         ("foreign/thesis.tex/run", False, False, "nothing can be written"),
         ("other recipe", False, True, "flour"),
         ("other recipe", True, False, "flour"),
+        ("own recipe", False, True, "not a run's"),
+        ("own recipe", True, False, "no run to resume"),
         ("run", False, False, "already holds a run"),
         ("run", False, True, None),
         ("run", True, False, None),
@@ -231,19 +237,53 @@ def test_a_run_only_writes_to_a_new_folder_or_that_of_a_run(place, resume, overw
         folder.claim(resume, overwrite)
 
 
-def test_a_new_run_deletes_only_files_of_the_old_one(folder, tmp_path):
-    """A link to another disk is kept, but the files of the run there are deleted."""
-    recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [f"output_dir={folder.path}"])
-    (folder.path / RECIPE).write_text(recipe_text(recipe))
+def files_in(folder: Path) -> set[str]:
+    """The files in a folder and its real subfolders."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+FINE_TUNED = ["model.start_from=TRAINED", "model.overrides={}", "checkpoints.average_last=2", "trackers=[tensorboard]"]
+TWO_TOKENIZERS = ["tokenizer.shared=false", "checkpoints.average_last=2"]
+
+
+def test_a_new_run_deletes_only_files_of_the_old_one(folder, tmp_path, caplog):
+    """Links to another disk are kept, but the files of the run there are deleted."""
+    sets = "data.test_sets={more: x}"
+    (folder.path / RECIPE).write_text(recipe_text(load_recipe(EMBEDDED, [f"output_dir={folder.path}", sets])))
     (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "mine.txt").touch()
-    (folder.path / "checkpoints").symlink_to(tmp_path / "disk")
+    for name in ("checkpoints", "averaging", "translations"):
+        (folder.path / name).symlink_to(tmp_path / "disk")
     write_checkpoint(folder, 5)
-    write_translations(folder.path, "test", ["eins"])
-    write_translations(folder.path, "before/test", ["zwei"])
-    kept = [".card.md", ".hub.json", "LICENSE", "README.md", "my.txt"]
-    for name in ["config.json", WEIGHTS, "modeling_old.py", "metrics.jsonl", *kept]:
-        (folder.path / name).write_text("old")
-    folder.clear()
-    assert {path.name for path in folder.path.iterdir()} == {*kept, ".lock", "checkpoints"}
-    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["mine.txt"]
+    (folder.checkpoints.path(5) / "modeling_old.py").touch()  # of an earlier version
+    folder.keep_for_averaging(5, folder.checkpoints.path(5) / WEIGHTS)
+    for name in ("test", "before/test", "more", "validation"):
+        write_translations(folder.path, name, ["eins"])
+    outside = {"mine.txt", "before/mine.txt", "step-5/mine.txt", "step-0000005.bak/mine.txt", "own.safetensors"}
+    kept = {".card.md", ".hub.json", "LICENSE", "README.md", "my.txt", "notes.json", "analysis.py", "own.safetensors"}
+    kept |= {"tracking/mine.txt", "target_tokenizer/mine.json"}
+    written = {"config.json", "modeling_old.py", "metrics.jsonl", "target_tokenizer/vocab.json"}
+    written |= {"tracking/modeling_scratch/events.out"}
+    for place, names in ((folder.path, kept | written), (tmp_path / "disk", outside)):
+        for name in names:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text("old")
+    (folder.path / WEIGHTS).symlink_to(tmp_path / "disk" / "own.safetensors")
+    with caplog.at_level("INFO"):
+        folder.clear()
+    assert files_in(folder.path) == {*kept, ".lock"}
+    assert files_in(tmp_path / "disk") == outside
+    assert all(name in caplog.text for name in ("notes.json", "translations/mine.txt", "tracking/mine.txt"))
+    assert ".lock" not in caplog.text
+
+
+@pytest.mark.parametrize("options", [[], FINE_TUNED, TWO_TOKENIZERS], ids=["plain", "fine-tuned", "two tokenizers"])
+def test_all_that_a_run_writes_is_deleted(options, trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    if options:
+        options = [each.replace("TRAINED", str(trained)) for each in options]
+        quick_run(run, *options, "optimization.max_steps=2", "checkpoints.every=1", overwrite=True)
+    names = files_in(run)
+    assert not options or names > {"averaging/step-0000002.safetensors"}
+    RunFolder(run).clear()
+    assert files_in(run) == {".lock"}
+    assert [path.name for path in run.iterdir()] == [".lock"]
