@@ -1,5 +1,6 @@
 """`scratch train`: train a model from a recipe, resume a run, or describe what a run would do."""
 
+import logging
 import os
 import shlex
 import sys
@@ -12,6 +13,8 @@ import typer
 from ..errors import UserError
 from . import evaluate as evaluating
 from .cli import Debug, is_main_process, one_line_errors, report, reporting, set_up_terminal
+
+logger = logging.getLogger(__name__)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
@@ -104,7 +107,10 @@ def _train_or_describe(
     from ..training.stopping import StopRequest
     from ..training.train import train
 
-    recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
+    path = find_recipe(config) if config else shipped_recipes()["embedded"]
+    recipe = load_recipe(path, overrides)
+    if not any(each.startswith("output_dir=") for each in overrides):
+        recipe.output_dir = _own_folder(path, recipe.output_dir)
     hub, stop = recipe.hub, StopRequest(max_minutes)
     accelerator = make_accelerator(recipe, before=Path(recipe.output_dir) if resume else None)
     with explained_loss_of_a_process(accelerator):
@@ -137,6 +143,17 @@ def _train_or_describe(
             from ..hub.push import push_run
 
             reported.append(push_run(recipe).describe())
+
+
+def _own_folder(path: Path, named: str) -> str:
+    """The folder that a recipe names; for the recipe of a run that was moved or copied, the run's own folder."""
+    from ..training.folder import RECIPE, RunFolder
+
+    folder = path.parent
+    if path.name != RECIPE or folder.resolve() == Path(named).resolve() or not RunFolder(folder).is_run():
+        return named
+    logger.info(f"output_dir: {folder}, where this recipe is, and not {named}, for which it was written")
+    return str(folder)
 
 
 _CALLED = {"translation": "output"}  # fields of a sample that are called otherwise

@@ -15,12 +15,13 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
+from transformers.utils import CONFIG_NAME
 
 from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from ..files import reading
-from ..loading import save_tokenizers
-from ..model import ScratchForConditionalGeneration
+from ..loading import load_config, save_tokenizers
+from ..model import ScratchConfig, ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import DataSection, Recipe
 from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states
@@ -152,7 +153,27 @@ def _random_states(device: torch.device) -> dict[str, Any]:
 def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:
     """The checkpoint of this name, or the newest one. Raises UserError if the recipe cannot resume from it."""
     _check_recipe_may_resume(folder, recipe)
-    return folder.checkpoints.newest() if name is None else folder.checkpoints.named(name)
+    checkpoint = folder.checkpoints.newest() if name is None else folder.checkpoints.named(name)
+    progress = read_progress(checkpoint)
+    _check_architecture(folder, checkpoint)
+    folder.checkpoints.check(checkpoint)
+    if progress.best is not None and (best := folder.checkpoints.path(progress.best_step)).is_dir():
+        read_progress(best)
+        folder.checkpoints.check(best, [WEIGHTS])
+    return checkpoint
+
+
+def _check_architecture(folder: RunFolder, checkpoint: Path) -> None:
+    """Raise UserError if a checkpoint's model is not that of its run: it may be another run's."""
+    if not (folder.path / CONFIG_NAME).is_file():
+        return
+    own, saved = load_config(str(folder.path)), load_config(str(checkpoint))
+    for name in ScratchConfig.fields():
+        if getattr(own, name, None) != getattr(saved, name, None):
+            raise UserError(
+                f"{checkpoint} is of another model than the run in {folder.path}: its {name} is "
+                f"{getattr(saved, name, None)}, not {getattr(own, name, None)}"
+            )
 
 
 def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
@@ -206,7 +227,7 @@ def load_checkpoint(
             advice += f" (data_revision in {METRICS_FILE})" if batches.revision else ""
         raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
     on_all(accelerator, lambda: batches.go_to(saved.position, checkpoint))
-    on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
+    on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint, saved))
     differs = _differences(saved, current)
     path = checkpoint / random_states(accelerator.process_index)
     if not on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
@@ -224,13 +245,49 @@ def load_checkpoint(
     return saved
 
 
-def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
+def _load_optimizer(
+    accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path, progress: Progress
+) -> None:
     path = checkpoint / OPTIMIZER
-    with reading(path):  # memory-mapped, so that the processes on a machine share it
-        load_whole_optimizer_state(optimizer, torch.load(path, map_location="cpu", mmap=True))
+    with reading(path):
+        state = torch.load(path, map_location="cpu", mmap=True)  # the processes on a machine share it
+        if wrong := _misfit(optimizer, state, updated=progress.step > progress.nonfinite):
+            raise UserError(f"{path} {wrong}; resume from another checkpoint (--resume-from)")
+        load_whole_optimizer_state(optimizer, state)
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
         with reading(checkpoint / SCALER):
             accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
+
+
+def _misfit(optimizer: torch.optim.Optimizer, state: dict[str, Any], updated: bool) -> str | None:
+    """
+    What keeps an optimizer from continuing with a state; None: nothing. Given the state of another model, PyTorch
+    computes with the wrong moments, or crashes.
+
+    Args:
+        updated: whether updates have been made, so that each parameter must have a state.
+    """
+    expected, found = (
+        [len(group["params"]) for group in groups] for groups in (optimizer.param_groups, state["param_groups"])
+    )
+    if found != expected:
+        return f"is of another model: its groups have {found} parameters, not {expected}"
+    parameters = [(group.get("muon"), each) for group in optimizer.param_groups for each in group["params"]]
+    for index, (by_muon, parameter) in enumerate(parameters):
+        values = state["state"].get(index, {})
+        if not values and not updated:
+            continue
+        shapes = dict.fromkeys(["momentum_buffer"] if by_muon else ["exp_avg", "exp_avg_sq"], parameter.shape)
+        shapes["step"] = torch.Size()
+        if (given := {name: value.shape for name, value in values.items()}) != shapes:
+            return f"is of another model: for parameter {index} it has {_described(given)}, not {_described(shapes)}"
+        if nan := [name for name, value in values.items() if value.isnan().any()]:
+            return f"holds NaN: {nan[0]} of parameter {index}"
+    return None
+
+
+def _described(shapes: dict[str, torch.Size]) -> str:
+    return ", ".join(f"{name} {tuple(shape)}" for name, shape in sorted(shapes.items())) or "nothing"
 
 
 def _differences(saved: Progress, current: Progress) -> list[str]:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from ..errors import UserError, shortened
-from ..files import reading, remove, sync, write_lines, write_whole, written_whole
+from ..files import reading, remove, sha256, sync, write_lines, write_whole, written_whole
 from ..model import configuration_scratch
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
@@ -36,6 +36,7 @@ CURVES = "curves.png"
 LOCK = ".lock"
 # In a checkpoint, beside the files of a model.
 STATE, OPTIMIZER, SCALER = "training_state.json", "optimizer.bin", "scaler.pt"
+CHECKSUMS = "sha256"  # in the state: of the files that a run resumes from
 # Folders. All but TRACKING may be links to folders on other disks.
 CHECKPOINTS, AVERAGING, TRANSLATIONS, TRACKING = "checkpoints", "averaging", "translations", "tracking"
 BEFORE = "before"  # the split of the records before fine-tuning, and the folder of these translations
@@ -67,6 +68,11 @@ _OF_TRACKERS = (f"{TRACKING}/{PROJECT}", f"{TRACKING}/.aim")  # of TensorBoard a
 _LEFTOVERS = (f"{SEEN}*", ".*.tmp")  # of a process that was killed
 _CHECKPOINT = re.compile(r"step-(\d+)")
 _SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by a few seconds
+
+
+def checkpoint_name(step: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"step-{step:07d}"
 
 
 def random_states(process: int) -> str:
@@ -213,14 +219,17 @@ class RunFolder:
         Returns:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
         """
+        has_best = best is not None and self.checkpoints.path(best).is_dir()
+        source = (self.checkpoints.path(best) if has_best else checkpoint) / WEIGHTS
+        with reading(source):  # before anything is discarded
+            weights = load_file(source)
         if later := self.checkpoints.discard_after(step):
             logger.warning(f"the later checkpoints {', '.join(later)} are discarded; the next one replaces them")
         forget_after(self.path, step, unsettled)
-        has_best = best is not None and self.checkpoints.path(best).is_dir()
         if best is not None and not has_best:
             logger.warning("the checkpoint of the best weights so far is gone; the best is chosen anew")
         # The weights at the root may be from later updates.
-        self.write_weights(load_file((self.checkpoints.path(best) if has_best else checkpoint) / WEIGHTS))
+        self.write_weights(weights)
         return has_best
 
     # -- weights to average (section 6.1) ----------------------------------------------------------------------------
@@ -245,9 +254,15 @@ class RunFolder:
         for name in names:
             with reading(self.path / AVERAGING / name):
                 weights = load_file(self.path / AVERAGING / name)
-            for key, tensor in weights.items():
-                total[key] = total.get(key, 0) + tensor.double()
+                for key, tensor in weights.items():
+                    total[key] = total.get(key, 0) + tensor.double()
         return {key: (tensor / len(names)).to(weights[key].dtype) for key, tensor in total.items()}
+
+
+def _files_to_resume_from(checkpoint: Path) -> list[str]:
+    """The names of a checkpoint's files, except for those that are not read: the model's code and generation config."""
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.suffix != ".py"]
+    return [str(path.relative_to(checkpoint)) for path in files if path.name not in (GENERATION_CONFIG_NAME, STATE)]
 
 
 def holds_other_things(folder: Path) -> bool:
@@ -269,7 +284,7 @@ class CheckpointStore:
         self.folder = folder
 
     def path(self, step: int) -> Path:
-        return self.folder / f"step-{step:07d}"
+        return self.folder / checkpoint_name(step)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, ascending."""
@@ -308,6 +323,7 @@ class CheckpointStore:
         name as the best: a run that resumes from them needs its weights.
         """
         temporary = self.unfinished(step)
+        state = state | {CHECKSUMS: {name: sha256(temporary / name) for name in _files_to_resume_from(temporary)}}
         (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:  # on disk before the rename, even after a power failure
             sync(path)
@@ -321,6 +337,22 @@ class CheckpointStore:
             self._rename_away(old)
         for leftover in self.folder.glob(".step-*"):
             remove(leftover)
+
+    def check(self, checkpoint: Path, names: Iterable[str] | None = None) -> None:
+        """
+        Raise UserError if a file that a run resumes from is not the one that was written, as after a faulty copy.
+        Checkpoints of earlier versions have no checksums.
+
+        Args:
+            names: of the files; None: all of them.
+        """
+        with reading(checkpoint / STATE):
+            checksums = json.loads((checkpoint / STATE).read_text(encoding="utf-8")).get(CHECKSUMS, {})
+        for name in checksums if names is None else checksums.keys() & set(names):
+            with reading(checkpoint / name):
+                is_same = sha256(checkpoint / name) == checksums[name]
+            if not is_same:
+                raise UserError(f"{checkpoint / name} is damaged or replaced: it is not the file that the run wrote")
 
     def _best_step(self, step: int) -> int | None:
         return json.loads((self.path(step) / STATE).read_text(encoding="utf-8")).get("best_step")

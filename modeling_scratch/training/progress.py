@@ -1,12 +1,15 @@
 """The progress of a run: the plain numbers that a checkpoint holds beside tensors and random states."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..files import reading
-from .folder import STATE
+from pydantic import TypeAdapter
+
+from .. import __version__
+from ..errors import UserError, as_user_error
+from ..files import read_json
+from .folder import CHECKSUMS, STATE, checkpoint_name
 from .step import StepResult
 
 
@@ -64,8 +67,19 @@ class Progress:
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """The progress in a checkpoint. Raises UserError if it is damaged."""
-    with reading(checkpoint / STATE):
-        progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-    progress.averaging = list(progress.averaging)  # older checkpoints also have a checksum of each
+    """The progress in a checkpoint. Raises UserError if it is damaged, renamed, or written by a newer version."""
+    content = read_json(checkpoint / STATE)
+    content.pop(CHECKSUMS, None)
+    if unknown := sorted(content.keys() - Progress.__dataclass_fields__.keys()):
+        raise UserError(
+            f"{checkpoint / STATE}: this version of modeling_scratch ({__version__}) does not know "
+            f"{', '.join(unknown)}; resume with the version that wrote it"
+        )
+    with as_user_error(f"{checkpoint / STATE}: "):
+        content["averaging"] = list(content.get("averaging", ()))  # older checkpoints also have a checksum of each
+        progress = TypeAdapter(Progress).validate_python(content)
+    if checkpoint.name != checkpoint_name(progress.step):
+        raise UserError(
+            f"{checkpoint} is the checkpoint of update {progress.step}; rename it to {checkpoint_name(progress.step)}"
+        )
     return progress

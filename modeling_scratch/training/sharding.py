@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, gather_object
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import register_fsdp_forward_method
@@ -63,6 +63,12 @@ def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
 def gathered(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a sharded tensor; any other tensor itself. All processes must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def is_finite(accelerator: Accelerator, model: nn.Module) -> bool:
+    """Whether all weights are finite. All processes must call this together."""
+    own = (each.to_local() if isinstance(each, DTensor) else each for each in model.parameters())
+    return all(gather_object([all(bool(each.isfinite().all()) for each in own)]))
 
 
 def cut_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch import nn
 
 from ..data.tokenizer import texts
 from ..errors import ProcessError, Stopped, UserError
@@ -23,6 +24,7 @@ from .log import RunLog
 from .optimization import learning_rate_at
 from .processes import describe_setup, on_main
 from .progress import Progress
+from .sharding import is_finite
 from .start import begin_or_resume
 from .stopping import StopRequest
 from .symptoms import find_symptom, warn_of_symptom
@@ -124,7 +126,9 @@ def train(
                     bar.update()
                     bar.set_postfix_str(log.loss_and_speed(result.loss))
                     if not result.finite:
-                        _note_skipped(progress, result.loss, recipe.optimization.max_nonfinite_updates)
+                        _note_skipped(
+                            progress, result.loss, recipe.optimization.max_nonfinite_updates, accelerator, wrapped
+                        )
                     if progress.step == total or progress.step % recipe.logging_steps == 0:
                         log.training(rate)
                     if result.answers["stop"]:
@@ -193,14 +197,16 @@ def _is_time_to_save(recipe: Recipe, saved_at: float, accelerator: Accelerator) 
     return seconds is not None and accelerator.is_main_process and time.monotonic() - saved_at >= seconds
 
 
-def _note_skipped(progress: Progress, loss: float, limit: int) -> None:
+def _note_skipped(progress: Progress, loss: float, limit: int, accelerator: Accelerator, model: nn.Module) -> None:
     """Log a skipped update. Raises UserError if there are more than `limit` in a row."""
     what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
     if progress.nonfinite_in_a_row > limit:
+        weights = "so the weights are still those of the last finite update"
+        if not is_finite(accelerator, model):
+            weights = "but the weights are no longer finite either; those in the checkpoints are"
         raise UserError(
-            f"{what}, as in the {limit} updates before it, which were skipped (optimization.max_nonfinite_updates), so "
-            "the weights are still those of the last finite update. Lower optimization.learning_rate, or lengthen "
-            "optimization.warmup_steps"
+            f"{what}, as in the {limit} updates before it, which were skipped (optimization.max_nonfinite_updates), "
+            f"{weights}. Lower optimization.learning_rate, or lengthen optimization.warmup_steps"
         )
     logger.warning(f"{what}; skipped")
 

@@ -1,11 +1,16 @@
 """When evaluations and checkpoints are due, and after how many updates a run ends."""
 
-import pytest
+import math
 
+import pytest
+import torch
+from accelerate import Accelerator
+
+from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.schema import EvaluationSection, OptimizationSection
 from modeling_scratch.training.progress import Progress
 from modeling_scratch.training.start import total_updates
-from modeling_scratch.training.train import is_due, out_of_patience
+from modeling_scratch.training.train import _note_skipped, is_due, out_of_patience
 
 MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update": 0}, {"readers": 2}
 
@@ -55,3 +60,13 @@ def test_the_number_of_updates_is_the_smaller_limit(optimization, batches, updat
 @pytest.mark.parametrize(("patience", "without_better", "out"), [(None, 99, False), (3, 2, False), (3, 3, True)])
 def test_patience_counts_evaluations_without_improvement(patience, without_better, out):
     assert out_of_patience(EvaluationSection(patience=patience), Progress(without_better=without_better)) is out
+
+
+@pytest.mark.parametrize(
+    ("weight", "stated"), [(1.0, "those of the last finite update"), (math.nan, "no longer finite")]
+)
+def test_the_end_after_skipped_updates_states_whether_the_weights_are_finite(weight, stated):
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, weight)
+    with pytest.raises(UserError, match=stated):
+        _note_skipped(Progress(nonfinite_in_a_row=4), math.nan, 3, Accelerator(cpu=True), model)

@@ -1,0 +1,160 @@
+"""No run resumes from a checkpoint that is damaged, replaced, renamed, of another model or of a newer version."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import quick_run, read_metrics, run_training
+from safetensors.torch import load_file
+
+from modeling_scratch.errors import UserError
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.schema import OptimizationSection
+from modeling_scratch.training.checkpoints import _misfit, find_checkpoint
+from modeling_scratch.training.folder import CHECKSUMS, OPTIMIZER, RECIPE, STATE, WEIGHTS, RunFolder
+from modeling_scratch.training.optimization import make_optimizer
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    """A copy of a run with the checkpoints step-0000010 and step-0000020."""
+    return Path(shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns(".lock")))
+
+
+def change_state(checkpoint: Path, **changes) -> None:
+    """Change a checkpoint's state; None deletes a key."""
+    content = json.loads((checkpoint / STATE).read_text()) | changes
+    (checkpoint / STATE).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def zero_half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+
+
+def rename(newest: Path) -> None:
+    newest.rename(newest.with_name("step-0000100"))
+
+
+def replace_optimizer(newest: Path) -> None:
+    shutil.copy(newest.with_name("step-0000010") / OPTIMIZER, newest)
+
+
+def replace_model(newest: Path) -> None:
+    """By one that is consistent in itself."""
+    config = json.loads((newest / "config.json").read_text())
+    (newest / "config.json").write_text(json.dumps(config | {"d_model": 64}))
+    change_state(newest, **{CHECKSUMS: None})
+
+
+DAMAGES = {
+    "half of the weights is zero": (lambda newest: zero_half(newest / WEIGHTS), "step-0000020/model.safetensors"),
+    "the best weights are damaged": (lambda newest: zero_half(newest / WEIGHTS), "step-0000020/model.safetensors"),
+    "the optimizer is another step's": (replace_optimizer, "step-0000020/optimizer.bin"),
+    "the tokenizer was changed": (lambda newest: (newest / "tokenizer.json").write_text("{}"), "tokenizer.json"),
+    "a file is gone": (lambda newest: (newest / OPTIMIZER).unlink(), "optimizer.bin: no such file"),
+    "renamed": (rename, r"step-0000100 is the checkpoint of update 20; rename it to step-0000020"),
+    "another model's": (replace_model, "step-0000020 is of another model .*d_model is 64, not 32"),
+    "newer": (lambda newest: change_state(newest, horizon=3, sails="up"), "does not know horizon, sails"),
+    "a wrong type": (lambda newest: change_state(newest, step="many"), "training_state.json: .*step"),
+    "a list": (lambda newest: (newest / STATE).write_text("[]"), "training_state.json: expected an object"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_is_not_what_was_written_is_refused_and_nothing_is_changed(damage, run):
+    spoil, message = DAMAGES[damage]
+    change_state(run / "checkpoints" / "step-0000010", best=1.0, best_step=20)
+    spoil(run / "checkpoints" / "step-0000020")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    folder, name = RunFolder(run), "step-0000010" if damage == "the best weights are damaged" else None
+    with pytest.raises(UserError, match=message):
+        find_checkpoint(folder, load_recipe(run / RECIPE), name)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_best_weights_that_cannot_be_read_end_a_run_before_later_checkpoints_are_discarded(run):
+    """As in checkpoints without checksums."""
+    for step in (10, 20):
+        change_state(run / "checkpoints" / f"step-{step:07d}", **{CHECKSUMS: None})
+    (run / "checkpoints" / "step-0000010" / WEIGHTS).write_bytes(b"damaged")
+    folder = RunFolder(run)
+    with pytest.raises(UserError, match=r"step-0000010/model\.safetensors"):
+        folder.rewind(folder.checkpoints.path(10), 10, 10, unsettled=False)
+    assert folder.checkpoints.steps() == [10, 20]
+
+
+def test_a_checkpoint_without_checksums_resumes(run):
+    """Those of earlier versions have none."""
+    checkpoint = run / "checkpoints" / "step-0000010"
+    change_state(checkpoint, **{CHECKSUMS: None})
+    weights = load_file(run / WEIGHTS)
+    quick_run(run, resume_from="step-0000010")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_file(run / WEIGHTS).items())
+
+
+# -- the optimizer -----------------------------------------------------------------------------------------------------
+
+
+def optimizer_of(model, name="adamw", updates=1) -> torch.optim.Optimizer:
+    optimizer = make_optimizer(model, OptimizationSection(max_steps=1, optimizer=name))
+    for _ in range(updates):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return optimizer
+
+
+def with_moment(state: dict, name: str, change) -> dict:
+    """A state in which one moment of parameter 2 is changed; None deletes it."""
+    changed = {**state["state"][2], name: change(state["state"][2][name].clone())}
+    if changed[name] is None:
+        del changed[name]
+    return state | {"state": state["state"] | {2: changed}}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_an_optimizer_of_another_model_is_recognized(kind, make_model):
+    """AdamW's fused kernel reads beyond the end of moments that are too small."""
+    model = make_model()
+    optimizer, moment = optimizer_of(model, kind), "momentum_buffer" if kind == "muon" else "exp_avg"
+    state = optimizer.state_dict()
+    assert _misfit(optimizer, state, updated=True) is None
+    assert _misfit(optimizer, optimizer_of(model, kind, updates=0).state_dict(), updated=False) is None
+    infinite = with_moment(state, moment, lambda value: value.fill_(torch.inf))  # squares may overflow
+    assert _misfit(optimizer, infinite, updated=True) is None
+    wrong = {
+        "groups": optimizer_of(make_model(decoder_layers=1), kind).state_dict(),
+        "parameter 0": optimizer_of(make_model(d_model=64), kind).state_dict(),
+        "parameter 2": with_moment(state, moment, lambda value: value[:-1]),
+        "nothing": optimizer_of(model, kind, updates=0).state_dict(),
+        rf"not {moment}": with_moment(state, moment, lambda _: None),
+        rf"NaN: {moment} of parameter 2": with_moment(state, moment, lambda value: value.fill_(torch.nan)),
+    }
+    for message, each in wrong.items():
+        assert message.removeprefix("not ") in (_misfit(optimizer, each, updated=True) or ""), message
+
+
+def test_an_optimizer_with_nan_is_named_when_a_run_resumes(run, capsys):
+    checkpoint = run / "checkpoints" / "step-0000020"
+    state = torch.load(checkpoint / OPTIMIZER)
+    state["state"][3]["exp_avg_sq"][0] = torch.nan
+    torch.save(state, checkpoint / OPTIMIZER)
+    change_state(checkpoint, **{CHECKSUMS: None})
+    with pytest.raises(SystemExit) as ended:
+        quick_run(run, "optimization.max_steps=21", resume=True)
+    assert ended.value.code == 2
+    assert "step-0000020/optimizer.bin holds NaN: exp_avg_sq of parameter 3" in capsys.readouterr().err
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_recipe_of_a_copied_run_resumes_the_copy(trained, run, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    run_training("optimization.max_steps=21", config=str(run / RECIPE), resume_from="step-0000010")
+    assert f"output_dir: {run}" in capsys.readouterr().err
+    assert read_metrics(run, "train")[-1]["step"] == 21
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
