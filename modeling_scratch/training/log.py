@@ -13,10 +13,10 @@ from accelerate import Accelerator
 from tqdm.auto import tqdm
 
 from ..data.streaming import GlobalBatches
-from ..errors import UserError
-from .folder import CURVES, METRICS_FILE, PROJECT, TRANSLATIONS, append_record, read_metrics, write_translations
-from .processes import on_all, write_on_main
+from .folder import CURVES, METRICS_FILE, TRANSLATIONS, append_record, read_metrics, write_translations
+from .processes import write_on_main
 from .progress import Progress
+from .trackers import log_to_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RunLog:
             for key, value in record.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        self.accelerator.log(values, step=step)  # does nothing without trackers
+        log_to_trackers(self.accelerator, values, step)
 
     def training(self, learning_rate: float) -> None:
         """
@@ -143,35 +143,6 @@ class RunLog:
         options = {"desc": "training", "unit": "update", "disable": hidden, "dynamic_ncols": True}
         with tqdm(total=self.total, initial=self.progress.step, **options) as bar:
             yield bar
-
-    # -- trackers ----------------------------------------------------------------------------------------------------
-
-    def open_trackers(self) -> None:
-        """
-        Open the Accelerator's trackers, to begin or continue this run's records.
-
-        Raises:
-            UserError: one of them cannot start, as without an account.
-        """
-        name = self.progress.tracked_as  # the same when the run resumes; TensorBoard continues by its folder
-        by_id = {"id": name, "name": name, "resume": "allow"}
-        named = {"wandb": by_id, "swanlab": by_id, "trackio": {"name": name, "resume": "allow"}}
-
-        def open_them() -> None:
-            try:
-                self.accelerator.init_trackers(PROJECT, init_kwargs=named)
-            except Exception as error:  # each has its own
-                raise UserError(f"trackers: {type(error).__name__}: {' '.join(str(error).split())}") from error
-
-        on_all(self.accelerator, open_them)
-
-    def close(self) -> None:
-        """
-        Make trackers write what they hold. Accelerator.end_training would also destroy the process group, whose
-        destructor holds the GIL while it waits for Gloo's thread, which may be waiting for the GIL.
-        """
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
 
 
 def speed(rate: float, share: float | None) -> str:

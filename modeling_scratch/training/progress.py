@@ -26,7 +26,8 @@ class Progress:
     precision: str = ""  # of matrix products, as Accelerate names it
     compiled: bool = False
     threads: int = 0  # 0: unknown
-    tracked_as: str = ""  # the run's name in trackers that resume a run by name
+    tracked_as: str = ""  # the run's name in trackers
+    tracker_runs: dict[str, str] = field(default_factory=dict)  # what trackers that choose it themselves call the run
     # The updates made.
     step: int = 0
     position: dict[str, Any] = field(default_factory=dict)  # of the next global batch

@@ -23,6 +23,7 @@ from .inputs import Inputs, prepare_inputs
 from .processes import check_agreement, check_shared_folder, keep_threads, on_main, write_on_main
 from .progress import Progress, read_progress
 from .step import TrainingStep
+from .trackers import close_trackers, open_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +57,15 @@ def begin_or_resume(
                 checkpoint, recipe, accelerator, inputs.batches, training_step.optimizer, progress
             )
             logger.info(f"resuming from {checkpoint}")
+        if recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
+            open_trackers(accelerator, progress, in_folder=False)
         write = partial(
             _write, folder, recipe, accelerator.unwrap_model(training_step.model), inputs, progress, checkpoint
         )
         if not write_on_main(accelerator, "the folder", folder.path, write):
             progress.best, progress.best_step, progress.without_better = None, 0, 0
     except BaseException:
+        close_trackers(accelerator)
         folder.remove_if_unused()
         raise
     return folder, inputs, training_step, progress, total
@@ -122,7 +126,7 @@ def _new_progress(recipe: Recipe, accelerator: Accelerator, inputs: Inputs, tota
         precision=accelerator.mixed_precision,
         compiled=is_compiled(recipe, accelerator, total),
         threads=torch.get_num_threads(),
-        tracked_as=on_main(accelerator, lambda: f"{Path(recipe.output_dir).name}-{uuid.uuid4().hex[:8]}"),
+        tracked_as=on_main(accelerator, lambda: f"{Path(recipe.output_dir).resolve().name}-{uuid.uuid4().hex[:8]}"),
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from .start import begin_or_resume
 from .stopping import StopRequest
 from .symptoms import find_symptom, warn_of_symptom
 from .throughput import share_of_peak_per_token
+from .trackers import close_trackers, open_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +103,10 @@ def train(
 
     # The processes answer these after each update; if one answers yes, all act on it.
     questions = {"stop": lambda: bool(stop), "save": lambda: _is_time_to_save(recipe, saved_at, accelerator)}
-    with stop, closing(log):
-        if recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
-            log.open_trackers()
+    with stop, ExitStack() as at_end:
+        at_end.callback(close_trackers, accelerator)
+        if recipe.trackers:
+            open_trackers(accelerator, progress, in_folder=True)
         log.record({"split": "run", **_describe_data(inputs), **describe_setup(accelerator, model)})
         wrapped.train()
         with _checkpoint_if_stopped(save, progress, total, stop, accelerator):
