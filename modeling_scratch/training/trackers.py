@@ -2,6 +2,7 @@
 
 import logging
 import re
+from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
@@ -46,7 +47,7 @@ def open_trackers(accelerator: Accelerator, progress: Progress, in_folder: bool)
     for name in [name for name in names if LOGGER_TYPE_TO_CLASS[str(name)].requires_logging_directory == in_folder]:
         accelerator.log_with, accelerator.trackers = [name], []
         try:
-            on_all(accelerator, lambda name=name: open_one(name))
+            on_all(accelerator, partial(open_one, name))
             opened = [*opened, *accelerator.trackers]
         finally:
             accelerator.log_with, accelerator.trackers = names, opened

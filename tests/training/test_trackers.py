@@ -20,7 +20,7 @@ class Server:
     runs: dict[str, str]  # names by id
     steps: list[tuple[str, int]]  # (id, step)
 
-    def __init__(self, project, run_name, run_id):
+    def __init__(self, project, run_name=None, run_id=None):
         self.given = run_name, run_id
 
     def _ask(self, what):
