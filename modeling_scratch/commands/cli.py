@@ -83,8 +83,9 @@ def set_up_terminal() -> None:
 def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
     End the command with one line on stderr and an exit code: 2 for a UserError, a lack of memory or an error of the
-    operating system (a full disk, a missing file), 130 for Ctrl-C, 75 for a run that was asked to stop. Any other error
-    is our bug: print its traceback and a request to report it, and exit with 1.
+    operating system (a full disk, a missing file), 130 for Ctrl-C, 75 for a run that was asked to stop (0 under a
+    launcher with --max_restarts, which restarts what ends with any other code). Any other error is our bug: print its
+    traceback and a request to report it, and exit with 1.
 
     Args:
         debug: print the traceback of every error.
@@ -96,7 +97,8 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
     try:
         yield
     except Stopped as stopped:
-        _end(STOPPED, str(stopped), is_main, debug=False)
+        is_restarted = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+        _end(0 if is_restarted else STOPPED, str(stopped), is_main, debug=False)
     except Exception as error:
         if (message := _message_for_user(error)) is None:
             _end(BUG, ASK_FOR_REPORT, True, debug=True)

@@ -54,6 +54,55 @@ _SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
 # -- setting up --------------------------------------------------------------------------------------------------------
 
 
+_OF_THIS_START = "of-this-start"  # a kind of URL, as torch.distributed calls it
+
+
+def _meet(url: str, **options: Any) -> Iterator[tuple[torch.distributed.Store, int, int]]:
+    """As at env://, in a part of the launcher's store that the processes of earlier starts did not use."""
+    start = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    for store, rank, world_size in torch.distributed.rendezvous(f"env{url.removeprefix(_OF_THIS_START)}", **options):
+        yield torch.distributed.PrefixStore(f"start {start}", store), rank, world_size
+
+
+torch.distributed.register_rendezvous_handler(_OF_THIS_START, _meet)
+
+
+def _meeting_of_this_start() -> str | None:
+    """
+    Where the processes that torch's launcher has restarted together meet; None where they always do. The launcher of
+    torch 2.13 keeps one store for all starts, although its processes rely on a new one for each
+    (`torch.distributed.rendezvous._create_c10d_store`): they would read the addresses of dead processes, and fail, or
+    wait for these.
+
+    Raises:
+        ProcessError: there are several launchers; each counts its own restarts, so nothing tells the starts apart.
+    """
+    is_restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if not is_restarted or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        raise ProcessError(
+            "restarted by the launcher, whose store still contains addresses of dead processes: on every machine, set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, launch with --rdzv_backend c10d, and start again with --auto-resume"
+        )
+    return f"{_OF_THIS_START}://"
+
+
+@contextmanager
+def _explained_failure_to_meet() -> Iterator[None]:
+    """Turn a failure of several processes to connect into a ProcessError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if os.environ.get("WORLD_SIZE", "1") == "1" or not _LOST.search(str(error)):
+            raise
+        raise ProcessError(
+            f"process {os.environ.get('RANK')}: the processes cannot connect ({first_line(error)}); start again with "
+            "--auto-resume"
+        ) from error
+
+
+@_explained_failure_to_meet()
 def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -> Accelerator:
     """
     An Accelerator configured by `accelerate launch` or its config file, with the recipe's trackers. Its precision is
@@ -71,7 +120,7 @@ def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -
     accelerator = Accelerator(
         mixed_precision=choose_precision(recipe, before) if recipe else None,
         kwargs_handlers=[
-            InitProcessGroupKwargs(timeout=TIMEOUT),
+            InitProcessGroupKwargs(timeout=TIMEOUT, init_method=_meeting_of_this_start()),
             DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # saves 4 bytes per parameter
         ],
         cpu=not torch.accelerator.is_available(),

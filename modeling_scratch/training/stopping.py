@@ -1,10 +1,12 @@
 """Stop a run after the current update, when a signal or the clock asks for it."""
 
+import os
 import signal
 import threading
 import time
 from types import FrameType
 
+import psutil
 import torch
 from accelerate import Accelerator
 from transformers import StoppingCriteria
@@ -12,17 +14,24 @@ from transformers import StoppingCriteria
 from ..data.batches import SIGNALS
 
 
+def _seconds_before() -> float:
+    """How long the launcher has run that restarted this process; 0 if none did."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return 0
+    return time.time() - psutil.Process(os.getppid()).create_time()
+
+
 class StopRequest:
     """
     A request to stop, truthy once made. Inside `with`, signals make it; a second Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        max_minutes: time after which to make the request; None: no limit.
+        max_minutes: time after which to make the request; None: no limit. Restarts by a launcher get no new time.
     """
 
     def __init__(self, max_minutes: float | None = None):
         self.reason: str | None = None
-        self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes - _seconds_before()
         self._max_minutes = max_minutes
         self._before: dict = {}
 

@@ -1,12 +1,16 @@
 """A run that is stopped, killed, or out of disk or memory loses nothing and can be resumed."""
 
 import math
+import os
 import re
 import signal
 import sys
+import time
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from conftest import ROOT, SMALL_RUN, Killed, equal_weights, few_sentences, quick_run, read_metrics
@@ -94,6 +98,23 @@ def test_a_run_stops_at_max_minutes(whole, tmp_path, capsys):
     assert "after update 1 of 8" in stopped(capsys, tmp_path / "run", *AVERAGING, max_minutes=0)
     quick_run(tmp_path / "run", *AVERAGING, resume=True)
     assert equal_weights(tmp_path / "run", whole)
+
+
+def test_a_launcher_that_restarts_what_fails_is_told_that_a_stopped_run_succeeded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(SystemExit) as stop:
+        quick_run(tmp_path / "run", max_minutes=0)
+    assert stop.value.code == 0
+    assert "stopped by --max-minutes 0 after update 1" in capsys.readouterr().err
+
+
+def test_the_minutes_of_a_restarted_process_are_those_of_its_launcher(monkeypatch):
+    launcher = SimpleNamespace(create_time=lambda: time.time() - 3600)
+    monkeypatch.setattr(psutil, "Process", {os.getppid(): launcher}.get)
+    assert not StopRequest(60)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert StopRequest(60)
+    assert not StopRequest(120)
 
 
 def test_a_stopped_run_can_be_ended_where_it_stopped(tmp_path, capsys):

@@ -1,20 +1,28 @@
 """Processes that must agree before they train, launchers of several nodes, and the documented launch commands."""
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, patch
 
 import pytest
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import _filter_args, prepare_multi_gpu_env
 from conftest import ROOT, SMALL_RUN, read_metrics, run_command
 from forked import as_one_of_nodes, port_of_launchers, start_group
+from torch.distributed import TCPStore, rendezvous
 from torch.distributed.run import get_args_parser as torchrun_parser
 from train_on_processes import train_as_on_a_node
+
+from modeling_scratch.commands.cli import one_line_errors
+from modeling_scratch.training import processes
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import LAUNCH
@@ -108,16 +116,78 @@ def test_a_launcher_that_restarts_its_workers_resumes(tmp_path):
     """With the same weights as an undisturbed run."""
     script = tmp_path / "dying.py"
     script.write_text(DYING.format(root=str(ROOT), script=str(ROOT / "train.py")))
-    # By default the launcher's store keeps the addresses of dead workers, and a restart may or may not connect.
-    restarts = ["--max_restarts", "1", "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1"]
-    restarts += ["--main_process_port", str(port_of_launchers())]
+    restarts = ["--max_restarts", "1", "--rdzv_backend", "c10d"]
     for name, program in (("whole", str(ROOT / "train.py")), ("run", str(script))):
         options = [*SMALL_RUN, "--auto-resume", f"output_dir={tmp_path / name}"]
-        result = run_command(*LAUNCH, *restarts, program, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        result = run_command(*LAUNCH, *restarts, program, *options, PET_STANDALONE="1")
         assert result.returncode == 0, result.stderr
     assert "resuming from" in result.stderr
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_a_launcher_does_not_restart_a_run_that_stopped(tmp_path):
+    options = [*SMALL_RUN, "--auto-resume", "--max-minutes", "0", f"output_dir={tmp_path / 'run'}"]
+    restarts = ["--max_restarts", "3", "--rdzv_backend", "c10d"]
+    result = run_command(*LAUNCH, *restarts, str(ROOT / "train.py"), *options, PET_STANDALONE="1")
+    assert (result.returncode, result.stderr.count("stopped by --max-minutes")) == (0, 1), result.stderr
+    assert len(read_metrics(tmp_path / "run", "run")) == 1
+
+
+# The stores in which processes of one run find each other's addresses, before and after a launcher restarts them. That
+# of torch 2.13's launcher is the same (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+@pytest.fixture
+def restarted(monkeypatch):
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    of_launcher = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    of_launcher |= {"TORCHELASTIC_RESTART_COUNT": "1", "GROUP_WORLD_SIZE": "1", "RANK": "0", "WORLD_SIZE": "2"}
+    for name, value in of_launcher.items():
+        monkeypatch.setenv(name, value)
+    return store
+
+
+def test_restarted_processes_do_not_read_the_addresses_of_dead_ones(restarted):
+    restarted.set("rank 1", "of a dead process")
+    (first, *_), (second, *_) = (
+        next(rendezvous(processes._meeting_of_this_start(), rank, 2, timeout=timedelta(minutes=2))) for rank in range(2)
+    )
+    assert not first.check(["rank 1"])
+    second.set("rank 1", "alive")
+    assert first.get("rank 1") == b"alive"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("TORCHELASTIC_RESTART_COUNT", "0"), ("TORCHELASTIC_USE_AGENT_STORE", "False")]
+)
+def test_first_starts_and_those_with_their_own_store_meet_as_always(variable, value, restarted, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    assert processes._meeting_of_this_start() is None
+
+
+def test_restarts_of_several_launchers_with_one_store_are_refused(restarted, monkeypatch, capsys):
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(SystemExit) as ended, one_line_errors(False, is_main=False):
+        processes.make_accelerator()
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n")) == (2, 1)
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in error
+    assert "--auto-resume" in error
+
+
+def test_processes_that_cannot_connect_are_an_error_of_one_line(restarted, monkeypatch, capsys):
+    """With the message of torch 2.13 for a worker that was restarted without the other."""
+    failure = RuntimeError("Gloo connectFullMesh failed with [pair.cc:144] no error\nand more")
+    monkeypatch.setattr(processes, "Accelerator", Mock(side_effect=failure))
+    with pytest.raises(SystemExit) as ended, one_line_errors(False):
+        processes.make_accelerator()
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n")) == (2, 1)
+    assert "cannot connect (Gloo connectFullMesh failed" in error
+    assert "bug of modeling_scratch" not in error
+    monkeypatch.setattr(processes, "Accelerator", Mock(side_effect=RuntimeError("No CUDA GPUs are available")))
+    with pytest.raises(RuntimeError, match="CUDA"):
+        processes.make_accelerator()
 
 
 # -- documented commands -----------------------------------------------------------------------------------------------
@@ -181,6 +251,56 @@ exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID ==
 }
 
 
+def launched_by_slurm(folder: Path, job: str, nodes: int = 1) -> SimpleNamespace:
+    """
+    Run the script as a job of SLURM whose launcher writes down its arguments and its environment. Returns those that
+    torch's launcher gets from Accelerate, and the ids of the processes of the script and of srun.
+    """
+    note = folder / f"launched-{job}.json"
+    for name, text in {
+        "scontrol": "echo 127.0.0.1",
+        "srun": f'echo $$ > {folder}/srun; exec "$@"',
+        "accelerate": f"exec {sys.executable} -c 'import json, os, sys; json.dump("
+        f'[sys.argv[2:], dict(os.environ)], open("{note}", "w"))\' "$@"',
+    }.items():
+        path = folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+    variables = {"SLURM_JOB_ID": job, "SLURM_NNODES": str(nodes), "SLURM_NODEID": str(nodes - 1)}
+    variables |= {"SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NODELIST": "node"}
+    variables |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    script = subprocess.Popen(["bash", "configuration/slurm.sh"], cwd=ROOT, env=os.environ | variables)
+    assert script.wait(60) == 0
+    words, environment = json.loads(note.read_text())
+    with patch.dict(os.environ, environment):
+        arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+        prepare_multi_gpu_env(arguments)
+        given = _filter_args(arguments, torchrun_parser(), ["--training_script", arguments.training_script])
+    return SimpleNamespace(given=given, script=script.pid, srun=int((folder / "srun").read_text()))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_jobs_that_share_a_node_do_not_meet(nodes, tmp_path):
+    """Accelerate 1.15 drops --main_process_ip and --main_process_port for one node (utils/launch.py)."""
+    (first, other), again = (
+        [launched_by_slurm(tmp_path, job, nodes).given for job in ("10041", "10042")],
+        launched_by_slurm(tmp_path, "10041", nodes).given,
+    )
+    assert first.rdzv_backend == "c10d"
+    assert first.rdzv_endpoint == again.rdzv_endpoint == "127.0.0.1:20041"
+    assert first.rdzv_id == again.rdzv_id == "10041"
+    assert (other.rdzv_endpoint, other.rdzv_id) == ("127.0.0.1:20042", "10042")
+
+
+def test_a_signal_of_slurm_reaches_the_training_processes(tmp_path):
+    """srun passes on what it gets, to the launcher alone if processes are tracked by cgroups (SLURM 22.05)."""
+    launched = launched_by_slurm(tmp_path, "1")
+    assert launched.srun == launched.script  # --signal=B:USR1 is sent to the script's process
+    signals = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"}
+    assert set(launched.given.signals_to_handle.split(",")) == signals
+
+
 @pytest.mark.slow
 def test_the_slurm_script_trains_and_a_requeued_job_finds_the_run_finished(tmp_path):
     port = str(port_of_launchers())
@@ -190,7 +310,7 @@ def test_the_slurm_script_trains_and_a_requeued_job_finds_the_run_finished(tmp_p
         path.write_text("#!/bin/bash\n" + text.replace("PORT", port).replace("PYTHON", sys.executable))
         path.chmod(0o755)
     job = {"SLURM_JOB_NODELIST": "node[1-2]", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    job |= {"SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1"}
+    job |= {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1"}
     command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
     for words in ("step 20 of 20", "is finished"):
         result = subprocess.run(
