@@ -54,7 +54,7 @@ benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/scaling.py --plot docs/images/scaling.png
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11.5 or newer is needed; set PYTHON=") if sys.version_info < (3, 11, 5) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	if command -v npm > /dev/null; then $(BIN)/scratch export runtime || echo "exported pages will not be tested"; fi

@@ -27,6 +27,7 @@ NOT_RUN = {
     "(accelerate launch|    train.py|sbatch|torchrun|export (ACCELERATE|TORCH)|docker|cp configuration/serve) ?": (
         "several processes, machines or containers: tests/training/test_many_processes.py"
     ),
+    r"from ray\.|TorchTrainer\(": "Ray, which is not installed: docs/lab/scaling.md",
     "python train.py --dry-run ": "data that is only on the Hub: tests/apps/experiments",
     "scratch train --config multi30k|python docs/jobs/publish.py ": "the same: tests/hub/test_publish.py",
     r"(curl|scratch serve|LibreTranslateAPI|print\(client\.)": "a running service: tests/apps/serve, tests/hub",
