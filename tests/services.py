@@ -4,11 +4,13 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+
+from waiting import LONGEST, wait_until
 
 from modeling_scratch.apps.serve.clients import Clients
 from modeling_scratch.apps.serve.engines import Direction, Directions
@@ -32,24 +34,25 @@ class Slow:
 
     def translate_batch(self, texts, tokens, **settings):
         self.batches.append(texts)
-        self.go.wait(10)
+        if not self.go.wait(LONGEST):
+            raise TimeoutError("nobody let the engine go")
         if "bad" in texts:
             raise RuntimeError("bad")
         return [[Translation(text.upper())] for text in texts]
 
 
-def in_event_loop(test: Callable) -> Callable[[], None]:
+def in_event_loop(test: Callable) -> Callable[..., None]:
     """Make a test of a coroutine function."""
 
-    def run() -> None:
-        asyncio.run(test())
+    @wraps(test)
+    def run(**fixtures) -> None:
+        asyncio.run(test(**fixtures))
 
-    run.__name__ = test.__name__
     return run
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONGEST):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -83,8 +86,7 @@ def running(service: Service, **options) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        while not server.started:
-            time.sleep(0.01)
+        wait_until(lambda: server.started or not thread.is_alive())
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -77,7 +77,7 @@ def test_a_mistyped_folder_is_an_error_at_once_without_pytorch(tmp_path):
     environment = without_pytorch(tmp_path) | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}  # no server
     for name in ("runs/ner", "./runs/ner"):
         command = [*SERVE, name, "--port", "0"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "no such folder (did you mean runs/near?)" in done.stderr
 

@@ -138,7 +138,7 @@ def test_keys_that_no_request_can_send_and_proxies_without_address_are_refused(o
 @pytest.fixture
 def clock(monkeypatch):
     found = SimpleNamespace(now=1e6)
-    monkeypatch.setattr(clients.time, "monotonic", lambda: found.now)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: found.now))  # asyncio keeps its own
     return found
 
 
@@ -181,7 +181,7 @@ def test_clients_that_are_within_their_rate_are_forgotten(clock):
     assert len(known._busy_until) <= 1_001
 
 
-def test_a_client_over_its_rate_gets_libretranslate_s_error_and_the_time_to_wait():
+def test_a_client_over_its_rate_gets_libretranslate_s_error_and_the_time_to_wait(clock):
     with running(capitalizing(clients=Clients(3, 2))) as url:
         assert post(f"{url}/translate", ABC | {"q": ["a", "b"]})[0] == 200
         status, found = post(f"{url}/detect", ABC)
@@ -189,7 +189,7 @@ def test_a_client_over_its_rate_gets_libretranslate_s_error_and_the_time_to_wait
         assert found["error"].startswith("Slowdown: 2 per minute")
         with pytest.raises(HTTPError) as error:
             urlopen(Request(f"{url}/translate", data=b"q=a&source=en&target=de"), timeout=60)
-        assert 1 <= int(error.value.headers["Retry-After"]) <= 30
+        assert error.value.headers["Retry-After"] == "30"
         assert answer(url)[0] == 200  # only what is work counts
         assert post(f"{url}/translate", {"q": "abcd"} | EN_DE)[0] == 400  # wrong requests say what is wrong
 
@@ -207,7 +207,7 @@ def test_clients_are_told_apart_by_address(host, name):
     assert Clients(3).sender(request, {}).name == name
 
 
-def test_the_address_is_taken_from_proxies_that_are_trusted_and_no_others():
+def test_the_address_is_taken_from_proxies_that_are_trusted_and_no_others(clock):
     for trusted, statuses in (("127.0.0.1", [200, 200, 429]), ("192.0.2.0/24", [200, 429, 429])):
         with running(capitalizing(clients=Clients(3, 1)), forwarded_allow_ips=trusted) as url:
             found = []

@@ -3,17 +3,21 @@
 import asyncio
 import io
 import json
-import time
+import os
+import socket
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from held_files import never_done_with_files
 from services import PARTS, Slow, capitalizing, connected, get, in_event_loop, metric, multipart, post, running
+from waiting import wait_until
 
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.serve import parameters, service, storage
+from modeling_scratch.apps.serve import texts as served_texts
 from modeling_scratch.apps.serve.readers import Readers
 from modeling_scratch.apps.serve.service import Limits
 from modeling_scratch.apps.serve.storage import Downloads, translated_name
@@ -162,22 +166,19 @@ def test_files_can_be_switched_off():
         assert '"filesTranslation":false' in get(f"{url}/frontend/settings")
 
 
-def test_a_download_is_deleted_after_a_while_and_when_the_service_ends(monkeypatch):
-    monkeypatch.setattr(service, "_SECONDS_KEPT", 0.5)
+def test_a_download_is_deleted_after_a_while_and_when_the_service_ends():
     served = capitalizing(LIMITS)
     with running(served) as url:
-        address = sent(url, b"A cat.")[1]["translatedFileUrl"]
+        sent(url, b"A cat.")
         folder = served.downloads._folder
         (path,) = folder.iterdir()
         assert path.read_bytes() == b"A CAT."
-        while path.exists():
-            time.sleep(0.01)
+        served.downloads._seconds = 0.1
+        address = sent(url, b"A dog.")[1]["translatedFileUrl"]
+        wait_until(lambda: list(folder.iterdir()) == [path])
         for name in (address, f"{url}/download_file/..%2f..%2fetc%2fpasswd", f"{url}/download_file/a"):
             with pytest.raises(HTTPError, match="404"):
                 urlopen(name, timeout=60)
-        monkeypatch.setattr(served.downloads, "_seconds", 60)
-        sent(url, b"A cat.")
-        assert len(list(folder.iterdir())) == 1
     assert not folder.exists()
 
 
@@ -201,8 +202,7 @@ def test_few_files_are_translated_at_the_same_time(monkeypatch):
     served = capitalizing(LIMITS, engine=engine)
     with running(served) as url, ThreadPoolExecutor(2) as clients:
         waiting = [clients.submit(sent, url, b"A cat.") for _ in range(2)]
-        while served._files_now < 2:
-            time.sleep(0.01)
+        wait_until(lambda: served._files_now == 2)
         status, answer = sent(url, b"A cat.")
         assert (status, answer["error"]) == (429, "Slowdown: 2 files are being translated; try again later")
         engine.go.set()
@@ -215,11 +215,10 @@ def test_a_long_file_leaves_room_in_the_queue_for_others():
     with running(capitalizing(Limits(waiting=300), engine=engine)) as url, ThreadPoolExecutor(2) as clients:
         lines = "".join(f"Cat {number}.\n" for number in range(2_000))
         long = clients.submit(sent, url, lines.encode())
-        while metric(url, "scratch_waiting_sentences") < 1_900:
-            time.sleep(0.01)
+        wait_until(lambda: metric(url, "scratch_waiting_sentences") >= 1_900)
         short = clients.submit(post, f"{url}/translate", {"q": "A dog."} | EN_DE)
-        while metric(url, "scratch_waiting_sentences") < 1_937:  # 1,936 of the file: the first 64 are translated
-            time.sleep(0.01)
+        # 1,936 of the file: the first 64 are translated
+        wait_until(lambda: metric(url, "scratch_waiting_sentences") == 1_937)
         engine.go.set()
         assert short.result() == (200, {"translatedText": "A DOG."})
         assert long.result()[0] == 200
@@ -229,15 +228,17 @@ def test_a_long_file_leaves_room_in_the_queue_for_others():
 # -- hostile files and clients -----------------------------------------------------------------------------------------
 
 
-def test_a_file_that_takes_too_long_is_refused_and_delays_no_texts(monkeypatch):
-    monkeypatch.setattr(service, "_LEAST_SECONDS", 1.0)
-    monkeypatch.setattr(service, "_CHARACTERS_PER_SECOND", 1e9)
-    deep = b"*a **a " * 14_000
-    with running(capitalizing(Limits(file_bytes=100_000))) as url, ThreadPoolExecutor(1) as clients:
-        assert sent(url, b"A cat.", "a.md")[0] == 200  # starts the process
-        slow = clients.submit(sent, url, deep, "a.md")
+def test_a_file_that_takes_too_long_is_refused_and_delays_no_texts(monkeypatch, tmp_path):
+    monkeypatch.setattr(served_texts, "sentences_of", never_done_with_files)
+    os.mkfifo(tmp_path / "pipe")
+    served = capitalizing(Limits(file_bytes=100_000))
+    served.readers._all["files"]._seconds = 0.1
+    with open(tmp_path / "pipe", "r+b", buffering=0) as pipe, running(served) as url, ThreadPoolExecutor(1) as clients:
+        slow = clients.submit(sent, url, bytes(tmp_path / "pipe"))
+        wait_until(lambda: served._files_now)
         assert post(f"{url}/translate", {"q": "A cat. " * 900} | EN_DE)[0] == 200
         assert not slow.done()
+        pipe.write(b".")
         status, answer = slow.result()
         assert (status, "seconds to read" in answer["error"]) == (400, True), answer
 
@@ -261,20 +262,32 @@ async def test_a_file_that_takes_too_much_memory_is_refused():
         assert await reading(bytearray, 10) == bytearray(10)
 
 
-def test_slow_uploads_end_and_their_memory_is_limited(monkeypatch):
+def begin_upload(client: socket.socket) -> None:
+    """Send a third of a file."""
+    head = f"POST /translate_file HTTP/1.1\r\nHost: x\r\nContent-Type: {PARTS}\r\nContent-Length: 90000\r\n\r\n"
+    client.sendall(head.encode() + b"." * 30_000)
+
+
+def test_uploads_that_take_too_much_memory_together_are_refused(monkeypatch):
     monkeypatch.setattr(parameters, "_MOST_ARRIVING", 50_000)
-    monkeypatch.setattr(service, "_TIMES", 1)
-    head = (
-        f"POST /translate_file HTTP/1.1\r\nHost: x\r\nContent-Type: {PARTS}\r\nContent-Length: 90000\r\n\r\n".encode()
-    )
-    served = capitalizing(Limits(seconds=2.0, file_bytes=100_000))
-    with running(served) as url, connected(url) as first, connected(url) as second:
-        for client in (first, second):
-            client.sendall(head + b"." * 30_000)
-        assert second.recv(100).startswith(b"HTTP/1.1 429")
-        assert first.recv(100).startswith(b"HTTP/1.1 408")
-        assert served.bodies._arriving == 0
+    served = capitalizing(LIMITS)
+    with running(served) as url:
+        with connected(url) as first, connected(url) as second:
+            begin_upload(first)
+            wait_until(lambda: served.bodies._arriving == 30_000)
+            begin_upload(second)
+            assert second.recv(100).startswith(b"HTTP/1.1 429")
+        wait_until(lambda: served.bodies._arriving == 0)
         assert sent(url, b"A cat.")[0] == 200
+
+
+def test_a_slow_upload_ends(monkeypatch):
+    monkeypatch.setattr(service, "_TIMES", 1)
+    served = capitalizing(Limits(seconds=0.2, file_bytes=100_000))
+    with running(served) as url, connected(url) as client:
+        begin_upload(client)
+        assert client.recv(100).startswith(b"HTTP/1.1 408")
+        assert served.bodies._arriving == 0
 
 
 def test_a_file_of_a_client_that_disconnects_is_given_up():
@@ -285,9 +298,7 @@ def test_a_file_of_a_client_that_disconnects_is_given_up():
         with connected(url) as client:
             head = f"POST /translate_file HTTP/1.1\r\nHost: x\r\nContent-Type: {PARTS}\r\n"
             client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            while not served._files_now:
-                time.sleep(0.01)
-        while served._files_now:
-            time.sleep(0.01)
+            wait_until(lambda: served._files_now)
+        wait_until(lambda: not served._files_now)
         assert 'path="/translate_file",status="499"' in get(f"{url}/metrics")
         engine.go.set()

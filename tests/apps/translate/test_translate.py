@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from functools import partial
 from unittest.mock import Mock
 
@@ -24,6 +23,7 @@ from translators import (
     two_vocabularies,
     without_cuts,
 )
+from waiting import wait_until
 
 from modeling_scratch.apps.translate import lines as text_input
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
@@ -272,8 +272,7 @@ def test_sigterm_leaves_no_temporary_file(folder, tmp_path):
     options = {"num_beams": 1, "max_new_tokens": 8, "output": str(tmp_path / "out" / "out.txt")}
     process = Translating(tmp_path / "stderr", folder, **options)
     process.stdin.write(lines(*SENTENCES) * 500)
-    while not list((tmp_path / "out").iterdir()):
-        time.sleep(0.01)
+    wait_until(lambda: list((tmp_path / "out").iterdir()))
     process.child.signal(signal.SIGTERM)
     assert process.child.end() == 128 + signal.SIGTERM
     assert not list((tmp_path / "out").iterdir())

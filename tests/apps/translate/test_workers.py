@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 from services import get, post, running
 from translators import CORPUS, one_vocabulary, two_vocabularies
+from waiting import LONGEST, wait_until
 
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
@@ -126,11 +126,11 @@ def test_the_default_number_of_workers_is_that_of_cores_up_to_eight():
 
 
 class Sleeping:
-    """Writes the id of its process to a file, and takes a minute."""
+    """Writes the id of its process to a file, and does not end."""
 
     def translate_batch(self, texts, tokens):
         Path(texts[0]).write_text(str(os.getpid()))
-        time.sleep(60)
+        signal.pause()
 
 
 def test_a_busy_worker_ends_when_its_parent_is_killed(tmp_path):
@@ -142,15 +142,11 @@ def test_a_busy_worker_ends_when_its_parent_is_killed(tmp_path):
 
     child = multiprocessing.get_context("fork").Process(target=parent)
     child.start()
-    end = time.monotonic() + 30
-    while not (file.exists() and file.read_text()) and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: file.exists() and file.read_text())
     child.kill()
     child.join()
     with suppress(psutil.NoSuchProcess):
-        while psutil.Process(int(file.read_text())).status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
-            time.sleep(0.01)
-    assert time.monotonic() < end
+        wait_until(lambda: psutil.Process(int(file.read_text())).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_an_idle_worker_ends_when_its_parent_exits(tmp_path):
@@ -163,7 +159,7 @@ def test_an_idle_worker_ends_when_its_parent_exits(tmp_path):
 
     child = multiprocessing.get_context("fork").Process(target=parent)
     child.start()
-    child.join(30)
+    child.join(LONGEST)
     child.kill()
     assert child.exitcode == 0
     text, pid = file.read_text().split()
@@ -197,7 +193,7 @@ def test_a_service_answers_with_its_workers_and_reports_lost_ones():
     direction = load_direction(f"en:de={one_vocabulary()}", load_torch_engine)
     expected = best_texts(direction.engine.translate(MANY[1:41]))
     pool = Pool([direction.engine], 2, 2)
-    limits = Limits(characters=2_000, waiting=500, seconds=30.0)
+    limits = Limits(characters=2_000, waiting=500, seconds=LONGEST)
 
     def translated(url, sentence):
         return post(f"{url}/translate", {"q": sentence, "source": "en", "target": "de"})
