@@ -8,7 +8,6 @@ import os
 import random
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
 from torch.distributed import TCPStore
+from waiting import LONGEST, wait_until
 
 import modeling_scratch.training.train  # noqa: F401
 
@@ -48,20 +48,17 @@ class Child:
         self.process.kill()
         self.process.join()
 
-    def wait_for(self, words: str, seconds: float = 60) -> None:
-        """Wait until its output contains these words."""
-        deadline = time.monotonic() + seconds
-        while words not in self.output:
-            assert self.process.is_alive(), self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.01)
+    def wait_for(self, words: str) -> None:
+        """Wait until its output contains these words. Fails if it ends before."""
+        wait_until(lambda: words in self.output or not self.process.is_alive())
+        assert words in self.output, self.output
 
-    def end(self, seconds: float = 120) -> int:
-        """Wait for its end and return its exit code, like subprocess. Fails if it does not end in time."""
-        self.process.join(seconds)
+    def end(self) -> int:
+        """Wait for its end and return its exit code, like subprocess. TimeoutError if it does not end."""
+        self.process.join(LONGEST)
         if self.process.exitcode is None:
             self.kill()
-            raise AssertionError(f"it did not end within {seconds} seconds: {self.output}")
+            raise TimeoutError(f"it did not end within {LONGEST:g} seconds: {self.output}")
         return self.process.exitcode
 
 
@@ -105,7 +102,7 @@ def start_group(
 def run_group(folder: Path, processes: int, function: Callable, *arguments, **environment: str) -> str:
     """Call a function on several processes and return their output. Fails if one of them fails."""
     children = start_group(folder, function, [arguments] * processes, **environment)
-    codes = [child.end(300) for child in children]
+    codes = [child.end() for child in children]
     output = "".join(child.output for child in children)
     assert not any(codes), output
     return output

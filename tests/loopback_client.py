@@ -14,6 +14,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from pathlib import Path
 import pytest
 from loopback_hub import ADA, LoopbackHub
 from safetensors.torch import load_file, save_file
+from waiting import LONGEST
 
 IMPORTS = os.pathsep.join(map(str, (Path(__file__).parent.parent, Path(__file__).parent)))
 MODEL = "ada/model"
@@ -41,11 +43,16 @@ def lasting_client(hub: LoopbackHub, home: Path) -> Iterator[Callable]:
     def call(function: Callable, token: str = ADA, **arguments):
         asked = [inspect.getfile(function), function.__name__, token, arguments]
         print(json.dumps(asked), file=process.stdin, flush=True)
-        for line in process.stdout:
-            if line.startswith(ANSWER):
-                answer = json.loads(line.removeprefix(ANSWER))
-                assert "value" in answer, answer["traceback"]
-                return answer["value"]
+        hanging = threading.Timer(LONGEST, process.kill)
+        hanging.start()
+        try:
+            for line in process.stdout:
+                if line.startswith(ANSWER):
+                    answer = json.loads(line.removeprefix(ANSWER))
+                    assert "value" in answer, answer["traceback"]
+                    return answer["value"]
+        finally:
+            hanging.cancel()
         raise AssertionError(f"the client ended with {process.wait()}")
 
     yield call
@@ -183,7 +190,7 @@ def client_train(output_dir: str, arguments: list[str], overwrite: bool = False)
     return call_command(quick_run, output_dir, *arguments, overwrite=overwrite)
 
 
-def client_try_push(folder: str) -> list:
+def client_try_push(folder: str, timeout: float) -> list:
     """Push as training does when it finds a better model: [0, log]."""
     from modeling_scratch.commands.cli import log_to_terminal
     from modeling_scratch.hub.push import try_push
@@ -191,7 +198,7 @@ def client_try_push(folder: str) -> list:
 
     def push() -> None:
         log_to_terminal()
-        try_push(load_recipe(Path(folder) / "recipe.yaml"), "Upload model")
+        try_push(load_recipe(Path(folder) / "recipe.yaml", [f"hub.timeout={timeout}"]), "Upload model")
 
     without_check_and_waits()
     return call_command(push)

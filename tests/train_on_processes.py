@@ -5,8 +5,8 @@ The functions that tests run in forked processes (forked.py): they train, score,
 import atexit
 import json
 import os
+import signal
 import sys
-import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -111,12 +111,13 @@ def score_into(file: str, folder: str) -> None:
 
 
 def wait_for_one_that_hangs() -> None:
-    """The main process waits for one that sleeps longer than the timeout."""
-    processes.TIMEOUT = timedelta(seconds=2)
+    """The main process waits for one that hangs, with a short timeout once both are there."""
     accelerator = processes.make_accelerator()
+    accelerator.wait_for_everyone()
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
     with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
         if not accelerator.is_main_process:
-            time.sleep(60)
+            signal.pause()
         accelerator.wait_for_everyone()
 
 
@@ -126,7 +127,7 @@ def lock_folder(path: str, locked: str) -> None:
         run = folder.RunFolder(path)
         run.lock()
         Path(locked).touch()
-        time.sleep(60)
+        signal.pause()
 
 
 def fail_on_the_second(error: str) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import time
 from itertools import count
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from conftest import read_metrics
 from loopback_client import MODEL, SHORT_RECIPE, change_weights, client_train, client_try_push, client_upload
 from loopback_hub import ADA
+from waiting import LONGEST
 
 from modeling_scratch.training.folder import WEIGHTS
 
@@ -18,7 +18,7 @@ SPACE = f"spaces/{MODEL}"
 PUSHES = {
     "a model": ("ours", "refs/heads/main", {}),
     "a new model": (None, "refs/heads/main", {}),
-    "a model by Xet": ("ours", "refs/heads/main", {"xet": True, "deadline": 3.0}),
+    "a model by Xet": ("ours", "refs/heads/main", {"xet": True}),
     "a branch and a tag": ("theirs", "refs/heads/experiment", {"revision": "experiment", "tag": "v1"}),
     "a pull request": ("theirs", "refs/pr/1", {"create_pr": True}),
     "a Space": ("ours", "refs/heads/main", {"space": True}),
@@ -41,8 +41,10 @@ CASES = [
     for push in PUSHES
     for fault in FAULTS
 ]
-LIMITS = {"silence": 0.3, "silence forever": 0.3}  # seconds to wait for a response; for the other faults 10
-LONGEST = 20.0  # seconds for a push
+# Seconds to wait for a response, and for a push by Xet, which repeats requests for longer: faults that would otherwise
+# keep a push waiting end it, and a slow machine may end it as well.
+SHORT = {fault: {"timeout": 0.3} for fault in ("silence", "silence forever")}
+SHORT_BY_XET = {fault: {"deadline": 3.0} for fault in FAULTS if fault != "delay"}
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def stage(hub, client, run, tmp_path):
         before, _, options = PUSHES[kind]
         if options is None:  # during training, the options are in the recipe
             recipe = SHORT_RECIPE.replace("runs/trained", str(run))
-            (run / "recipe.yaml").write_text(f"{recipe}hub: {{repository: {MODEL}, push: best, timeout: 0.3}}\n")
+            (run / "recipe.yaml").write_text(f"{recipe}hub: {{repository: {MODEL}, push: best}}\n")
         if before == "ours":
             change_weights(run, 1.0)
             code, output = client(client_upload, folder=str(run), repo_id=MODEL, space=kind == "a Space")
@@ -91,10 +93,12 @@ def test_a_push_is_whole_or_absent_and_can_be_repeated(kind, fault, stage, hub, 
     reset, (_, changed, options) = stage(kind), PUSHES[kind]
     names = [MODEL, SPACE] if kind == "a Space" else [MODEL]
 
-    def push(**more) -> list:
+    def push(timeout: float = LONGEST, **more) -> list:
         if options is None:
-            return client(client_try_push, folder=str(run))
-        return client(client_upload, folder=str(run), repo_id=MODEL, **options | more)
+            return client(client_try_push, folder=str(run), timeout=timeout)
+        return client(client_upload, folder=str(run), repo_id=MODEL, timeout=timeout, **options | more)
+
+    limits = SHORT.get(fault, {}) | (SHORT_BY_XET.get(fault, {}) if kind == "a model by Xet" else {})
 
     reset()
     old = {name: tips(hub, name).get(changed) for name in names}
@@ -105,11 +109,9 @@ def test_a_push_is_whole_or_absent_and_can_be_repeated(kind, fault, stage, hub, 
     for number in count(1):
         reset()
         hub.fail(at=number, **FAULTS[fault])
-        started = time.monotonic()
-        code, output = push(timeout=LIMITS.get(fault, 10.0))
-        took, at = time.monotonic() - started, hub.faulty[:1]
+        code, output = push(**limits)
+        at = hub.faulty[:1]
         where = f"{at} {output}"
-        assert took < LONGEST, where
         assert ADA not in output, where
         arrived = []
         for name in names:
@@ -142,7 +144,7 @@ def test_a_push_is_whole_or_absent_and_can_be_repeated(kind, fault, stage, hub, 
 
 def test_training_continues_while_the_hub_does_not_respond(hub, client, tmp_path):
     hub.fail("silence", path="tree|preupload|repos/create", times=None)
-    options = ["hub.repository=ada/silent", "hub.push=best", "hub.timeout=0.3", "optimization.max_steps=10"]
+    options = ["hub.repository=ada/silent", "hub.push=best", "hub.timeout=3", "optimization.max_steps=10"]
     code, output = client(client_train, output_dir=str(tmp_path / "run"), arguments=options)
     assert re.search("not pushed: .*--timeout", output), output
     assert "scratch upload" in output
@@ -152,8 +154,6 @@ def test_training_continues_while_the_hub_does_not_respond(hub, client, tmp_path
 
 def test_an_upload_ends_at_its_deadline(hub, client, run):
     hub.fail("silence", path="preupload", times=None)
-    started = time.monotonic()
     code, output = client(client_upload, folder=str(run), repo_id=MODEL, deadline=0.5)
     assert code == 2
     assert "--deadline" in output
-    assert time.monotonic() - started < LONGEST

@@ -157,7 +157,7 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
     first, second = start_group(tmp_path, train_one, [options] * 2)
     first.wait_for("step 2 ")
     second.kill()
-    assert first.end(30) == 2
+    assert first.end() == 2
     assert "error: process 0: another process has ended" in first.output
 
 
@@ -170,7 +170,7 @@ def test_an_error_on_one_process_ends_all(tmp_path):
 
 def test_a_data_worker_does_not_outlive_its_process(tmp_path):
     """Workers ignore SIGTERM, by which multiprocessing ends children at exit."""
-    assert start(tmp_path / "stderr", leave_a_data_worker).end(30) == 0
+    assert start(tmp_path / "stderr", leave_a_data_worker).end() == 0
 
 
 # -- killed ------------------------------------------------------------------------------------------------------------

@@ -24,11 +24,13 @@ from conftest import (
 from filelock import FileLock
 from forked import run_group
 from train_on_processes import train_all
+from waiting import LONGEST
 
 from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.data.tokenizer import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.training import checkpoints, inputs
+from modeling_scratch.training import folder as run_folder
 from modeling_scratch.training.checkpoints import _differences
 from modeling_scratch.training.folder import OPTIMIZER, STATE
 from modeling_scratch.training.progress import Progress
@@ -253,20 +255,22 @@ def test_a_run_without_a_checkpoint_starts_again(two_updates):
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
 
-def test_a_run_waits_for_the_one_that_is_ending_in_its_folder(two_updates, tmp_path):
+def test_a_run_waits_for_the_one_that_is_ending_in_its_folder(two_updates, tmp_path, monkeypatch):
     """A job that a scheduler is ending may be writing its first checkpoint."""
     moved = shutil.move(two_updates / "checkpoints", tmp_path / "checkpoints")
     weights = (two_updates / "model.safetensors").read_bytes()
     (two_updates / "model.safetensors").unlink()
 
     def end():
-        time.sleep(2)
+        assert waiting.wait(LONGEST)
         shutil.move(moved, two_updates / "checkpoints")
         (two_updates / "model.safetensors").write_bytes(weights)
         held.release()
 
-    held = FileLock(two_updates / ".lock", thread_local=False)
+    held, waiting, acquire = FileLock(two_updates / ".lock", thread_local=False), threading.Event(), FileLock.acquire
     held.acquire()
+    monkeypatch.setattr(FileLock, "acquire", lambda *given, **options: waiting.set() or acquire(*given, **options))
+    monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", LONGEST)
     thread = threading.Thread(target=end)
     thread.start()
     quick_run(two_updates, "optimization.max_steps=3", auto_resume=True)

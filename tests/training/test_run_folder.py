@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from conftest import Killed, quick_run
 from forked import start
 from safetensors.torch import load_file, save_file
 from train_on_processes import lock_folder
+from waiting import wait_until
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
@@ -176,9 +176,7 @@ def test_only_one_process_may_write_to_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)
     folder, locked = RunFolder(tmp_path / "run"), tmp_path / "locked"
     first = start(tmp_path / "first", lock_folder, str(folder.path), str(locked))
-    while not locked.exists():
-        assert first.process.is_alive(), first.output
-        time.sleep(0.01)
+    wait_until(lambda: locked.exists() or not first.process.is_alive())
     for overwrite in (False, True):
         with pytest.raises(UserError, match="is in use by another run"):
             folder.claim(resume=False, overwrite=overwrite)

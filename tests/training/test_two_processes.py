@@ -60,7 +60,7 @@ def test_processes_score_every_sentence_once(trained, tmp_path):
 
 def test_a_process_that_hangs_ends_the_others(tmp_path):
     main, hanging = start_group(tmp_path, wait_for_one_that_hangs, [()] * 2)
-    assert main.end(45) == 2
+    assert main.end() == 2
     hanging.kill()
     assert "process 0: another process" in main.output
 
