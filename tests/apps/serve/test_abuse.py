@@ -6,18 +6,19 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import psutil
 import pytest
 from services import PARTS, connected, get, multipart, post, raw_request
 from translators import CORPUS, load, make_folder
+from waiting import LONGEST, wait_until
 
 pytestmark = pytest.mark.slow
 REQUESTS, WARM_UP, CLIENTS = 10_000, 2_000, 32
 SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 50][:40]
-LIMITS = ["--max-characters", "2000", "--timeout", "15"]
+LIMITS = ["--max-characters", "2000", "--timeout", str(LONGEST)]
 EN_DE = {"source": "en", "target": "de"}
 WRONG = [b"", b"{", b"\xff", b"[]", b'{"q": {}}', b"[" * 9_000, b'{"q": "\\ud800"}']
 
@@ -33,13 +34,11 @@ def service(folder):
     log = folder.parent / "log"
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file)
-    while not (found := re.search(r"http://[^;]+", log.read_text())):
-        assert process.poll() is None
-        time.sleep(0.1)
-    yield found[0], psutil.Process(process.pid)
+    wait_until(lambda: "http://" in log.read_text() or process.poll() is not None)
+    yield re.search(r"http://[^;]+", log.read_text())[0], psutil.Process(process.pid)
     children = psutil.Process(process.pid).children()
     process.terminate()
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(LONGEST) == -signal.SIGTERM
     assert not any(child.is_running() for child in children)
     assert "Traceback" not in log.read_text()
 
@@ -54,6 +53,7 @@ class Clients:
 
     def __init__(self, url: str, expected: dict[str, str]):
         self.url, self.expected, self.random = f"{url}/translate", expected, random.Random(0)
+        self.held = ExitStack()
 
     def good(self):
         some = self.random.sample(SENTENCES, self.random.randint(1, 3))
@@ -83,13 +83,13 @@ class Clients:
         whole = raw_request({"q": " ".join(SENTENCES)} | EN_DE)
         with connected(self.url.removesuffix("/translate")) as client:
             client.sendall(whole[: self.random.randint(1, len(whole))])
-            time.sleep(self.random.random() / 100)
         return True
 
     def slow(self):
-        with connected(self.url.removesuffix("/translate")) as client:
-            client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-            return client.recv(100).startswith(b"HTTP/1.1 408")
+        """A client that sends nothing more until the others have finished."""
+        client = self.held.enter_context(connected(self.url.removesuffix("/translate")))
+        client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        return True
 
 
 def test_a_service_withstands_ten_thousand_requests(folder, service):
@@ -100,7 +100,7 @@ def test_a_service_withstands_ten_thousand_requests(folder, service):
     drawn = clients.random.choices(list(kinds), kinds.values(), k=REQUESTS)
     drawn[::200] = ["slow"] * len(drawn[::200])
     answers = []
-    with ThreadPoolExecutor(CLIENTS) as threads:
+    with clients.held, ThreadPoolExecutor(CLIENTS) as threads:
         for some in (drawn[:WARM_UP], drawn[WARM_UP:]):
             answers += zip(some, threads.map(lambda kind: getattr(clients, kind)(), some), strict=True)
             if len(answers) == WARM_UP:
