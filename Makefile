@@ -19,12 +19,13 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(PYTEST) -m "slow or not slow"
 
-# What computes, as older processors and more threads round it: PyTorch's plainest kernels; no AVX-512; SSE alone.
+# What computes, as older processors and more threads round it: PyTorch's plainest kernels; no AVX-512; SSE alone. And
+# beside a thread of each test process that keeps a core busy (tests/conftest.py).
 COMPUTES = tests/model tests/training tests/inference tests/recipe tests/test_metrics.py tests/apps/convert \
 	tests/apps/figures tests/apps/documents tests/apps/translate tests/commands/test_ensemble_commands.py
 SETTINGS = "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE" \
 	"ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" \
-	"ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1" "OMP_NUM_THREADS=4 OMP_WAIT_POLICY=passive"
+	"ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1" "OMP_NUM_THREADS=4 OMP_WAIT_POLICY=passive" "TEST_BESIDE_BUSY_THREAD=1"
 
 test-portable: $(INSTALLED)
 	set -e; for setting in $(SETTINGS); do echo "$$setting"; env $$setting $(PYTEST) $(COMPUTES); done

@@ -1,10 +1,12 @@
 """Shared fixtures: isolation from the user's caches, small models, small runs."""
 
 import gc
+import hashlib
 import os
 import shutil
 import signal
 import tempfile
+import threading
 
 # Set before the libraries are imported, since they read these once.
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="hf-home-")
@@ -47,6 +49,17 @@ elif not torch.cuda.is_available():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+def keep_a_core_busy() -> None:
+    """Hash without end: a thread that takes processor time beside the tests, mostly without the interpreter lock."""
+    block = bytes(2**20)
+    while True:
+        hashlib.sha256(block)
+
+
+if os.environ.get("TEST_BESIDE_BUSY_THREAD"):
+    threading.Thread(target=keep_a_core_busy, daemon=True).start()
 torch.set_num_threads(1)  # even if OMP_NUM_THREADS differs: workers forked beside OpenMP threads would deadlock
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
