@@ -12,8 +12,10 @@ python3 -m venv v
 v/bin/pip install -q accelerate==1.15.0 torch==2.13.0
 cat > worker.py <<'P'
 import os
+import socket
 if os.environ["RANK"] == "0":
-    print("the launcher's port:", os.environ["MASTER_PORT"], "run id:", os.environ["TORCHELASTIC_RUN_ID"])
+    is_open = {port: socket.socket().connect_ex(("127.0.0.1", port)) == 0 for port in (29400, 29611, 29612, 29613)}
+    print("listening:", *(port for port in is_open if is_open[port]), "run id:", os.environ["TORCHELASTIC_RUN_ID"])
 P
 v/bin/python -c 'import accelerate, torch; print("accelerate", accelerate.__version__, "torch", torch.__version__)'
 launch() {
@@ -27,9 +29,9 @@ done
 echo "with PET_RDZV_ENDPOINT=127.0.0.1:29613 and PET_RDZV_ID=third"
 PET_RDZV_ENDPOINT=127.0.0.1:29613 PET_RDZV_ID=third launch 29612 | tee -a output
 cat > expected <<'P'
-the launcher's port: 29400 run id: none
-the launcher's port: 29400 run id: none
-the launcher's port: 29613 run id: third
+listening: 29400 run id: none
+listening: 29400 run id: none
+listening: 29613 run id: third
 P
 cmp output expected || { echo changed; exit 1; }
 echo as described

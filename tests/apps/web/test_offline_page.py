@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from pages import needs_runtime
 from translators import make_folder
+from waiting import LONGEST, wait_until
 
 from modeling_scratch.apps.web.export import export_page
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
@@ -65,7 +66,7 @@ def serving():
 
 def translated(page) -> str:
     page.fill("#source", "The old man sleeps.")
-    sync_api.expect(page.locator("#target .word").first).to_be_visible(timeout=120_000)
+    sync_api.expect(page.locator("#target .word").first).to_be_visible(timeout=1000 * LONGEST)
     return page.locator("#target").text_content()
 
 
@@ -93,8 +94,7 @@ def test_a_page_in_a_subfolder_works_offline_after_one_visit_and_then_shows_a_ne
         page.goto(url)
         assert page.locator("html").get_attribute("data-model") == read_name(pages / "site" / "sub")
         translated(page)
-        while kept == (now := page.evaluate("caches.keys()")) or len(now) != 1:
-            page.wait_for_timeout(200)
+        wait_until(lambda: kept != (now := page.evaluate("caches.keys()")) and len(now) == 1)
         stop()
         page.goto(url)
         assert page.locator("html").get_attribute("data-model") == read_name(pages / "site" / "sub")
@@ -116,8 +116,7 @@ def test_a_direction_that_was_loaded_works_offline_and_after_a_new_export(tmp_pa
         page = browser.new_page()
         page.goto(f"{url}#source=de&target=en")
         online = translated(page)
-        while not page.evaluate(kept):
-            page.wait_for_timeout(200)
+        wait_until(lambda: page.evaluate(kept))
         stop()
         page.reload()
         assert translated(page) == online
@@ -131,8 +130,7 @@ def test_a_direction_that_was_loaded_works_offline_and_after_a_new_export(tmp_pa
         page.goto("about:blank")
         page.goto(f"{url}#source=en&target=de")
         translated(page)
-        while before == (now := page.evaluate("caches.keys()")) or len(now) != 1:
-            page.wait_for_timeout(200)
+        wait_until(lambda: before != (now := page.evaluate("caches.keys()")) and len(now) == 1)
         assert page.evaluate(kept)
         browser.close()
 
