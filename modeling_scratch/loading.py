@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,18 +18,24 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from .errors import UserError
+from .files import read_json
 from .languages import is_tag
 from .model import ScratchConfig
 from .model.confidence import FILE, Confidence
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 from .model_names import loading
 
+logger = logging.getLogger(__name__)
+
 _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
 # For every loader: otherwise Transformers asks on standard input, and takes the text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
+
+_RESTORE = "copy it from where the model came from, such as a checkpoint of its run"
 
 
 class _GenerationConfig(BaseModel):
@@ -102,23 +109,60 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     Load the model in a folder or on the Hub.
 
     Raises:
-        UserError: it cannot be loaded, or lacks weights, which would be initialized at random.
+        UserError: it cannot be loaded; lacks weights, which would be initialized at random; or lacks generation
+            settings, in whose place Transformers would search greedily, for 20 tokens.
     """
+    generation = _read_generation_config(name, **options)
     options = NO_REMOTE_CODE | options
     with loading(name, "weights"):
         model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"{name}: its weights are incomplete: missing {missing[0]}{others}")
+    _check_generation_config(name, model, generation)
+    return model
+
+
+def _read_generation_config(name: str, revision: str | None = None, **_) -> dict[str, Any] | None:
+    """What is in a model's generation_config.json, which must not be damaged; None if there is none."""
+    with loading(name, GENERATION_CONFIG_NAME):
+        quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+        found = cached_file(name, GENERATION_CONFIG_NAME, revision=revision, **quiet)
+        if found is None:
+            return None
+        try:
+            return read_json(Path(found))
+        except UserError as error:
+            raise UserError(f"{error}; {_RESTORE}") from error
+
+
+def _check_generation_config(name: str, model: PreTrainedModel, content: dict[str, Any] | None) -> None:
+    """
+    Raise UserError if a model's generation_config.json, of this content, is missing, incomplete or not valid:
+    Transformers would search greedily, end after 20 tokens, or never, and say nothing. Token ids are taken from
+    config.json, where models of other projects may have all of it.
+    """
+    settings, config = model.generation_config, model.config
+    has_length = settings.max_new_tokens is not None or settings.max_length is not None
+    if content is None and (config.model_type == ScratchConfig.model_type or not has_length):
+        raise UserError(f"{name}: {GENERATION_CONFIG_NAME} is missing: {_RESTORE}")
+    if not has_length:
+        lacks = f"{name}: {GENERATION_CONFIG_NAME} sets neither max_new_tokens nor max_length"
+        if not (content or {}).get("_from_model_config"):  # that of a model which was saved without any settings
+            raise UserError(f"{lacks}: {_RESTORE}")
+        logger.warning(f"{lacks}: outputs end after 20 tokens, unless a length is given")
+    for key in ("eos_token_id", "decoder_start_token_id"):
+        if getattr(settings, key) is None and (token := getattr(config, key, None)) is not None:
+            logger.warning(f"{name}: {GENERATION_CONFIG_NAME} has no {key}; that of config.json is used")
+            setattr(settings, key, token)
     try:
-        _GenerationConfig.model_validate(model.generation_config.to_dict())
+        _GenerationConfig.model_validate(settings.to_dict())
     except ValidationError as error:
         wrong = error.errors()[0]
         expected = wrong["msg"].replace("Input should be", "must be")
         raise UserError(
-            f"{name}: generation_config.json: {'.'.join(map(str, wrong['loc']))} {expected}, got {wrong['input']!r}"
+            f"{name}: {GENERATION_CONFIG_NAME}: {'.'.join(map(str, wrong['loc']))} {expected}, got {wrong['input']!r}"
         ) from None
-    return model
 
 
 def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
