@@ -5,15 +5,22 @@ import logging
 import os
 import subprocess
 import sys
+from difflib import SequenceMatcher
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 from transformers.utils import HF_MODULES_CACHE
 
-from ..errors import UserError, as_user_error, redact
+from ..errors import UserError, as_user_error, beginning, redact
 from ..files import read_json, temporary_folder
+from ..inference.translate import Translator
+from ..inference.translations import best_texts
+from ..loading import load_tokenizers, load_translator
 from ..model import ScratchTranslationPipeline
+from ..recipe.schema import FEATURES
+from ..training.folder import RECIPE
 from ..training.records import RunRecords
 from . import probe
 from .allowed_files import copy_files
@@ -22,6 +29,9 @@ from .plain_card import open_weights
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same machine
+# The least mean similarity of translations with those on record, which may have been made on another machine or in
+# bfloat16: rounding changes a word here and there, and damage the whole text.
+ALIKE = 0.8
 # Sentences that tokenizers stumble over, tried besides the run's own samples.
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
 
@@ -41,16 +51,17 @@ def check_model(folder: Path, copy: Path, run: RunRecords | None, endpoint_handl
         UserError: what is wrong, where, and what to do.
     """
     files = copy_files(folder, copy, endpoint_handler)
-    samples = [sample["source"] for sample in run.samples] if run else []
+    samples = run.samples if run else []
     try:
-        return _check_files(files, copy, samples + PROBES)
+        return _check_files(files, copy, samples)
     except ValueError as error:  # name the user's folder, not the copy
         raise UserError(str(error).replace(str(copy), str(folder))) from error
 
 
-def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> list[str]:
+def _check_files(files: dict[str, Path], copy: Path, samples: list[dict[str, str]]) -> list[str]:
     check_texts(files)
     parameters = check_weights(files)
+    agreement, sentences = check_translations(copy, samples), [sample["source"] for sample in samples] + PROBES
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with as_user_error(f"{copy} cannot be loaded here: "), torch.random.fork_rng(devices):  # training may continue
         author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
@@ -65,6 +76,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
         same = f"outputs for {len(sentences)} inputs"
     return [
         f"weights: safetensors, {parameters:,} numbers, all finite, none missing",
+        agreement,
         f"a clean process without this project: the same ids, logits (within {TOLERANCE:.0e}) and {same}",
     ]
 
@@ -84,10 +96,12 @@ def check_conversion(folder: Path, converted: Path, run: RunRecords | None, tole
     Raises:
         UserError: what differs.
     """
-    sentences = ([sample["source"] for sample in run.samples] if run else []) + PROBES
+    samples = run.samples if run else []
+    sentences = [sample["source"] for sample in samples] + PROBES
     files = {path.relative_to(converted).as_posix(): path for path in converted.rglob("*") if path.is_file()}
     check_texts(files)
     check_weights(files)
+    agreement = check_translations(folder, samples)
     with as_user_error(f"{folder} cannot be loaded here: "):
         original = probe.observe(str(folder), sentences, False, ScratchTranslationPipeline)
     stranger = observe_as_a_stranger(converted, sentences)
@@ -96,7 +110,7 @@ def check_conversion(folder: Path, converted: Path, run: RunRecords | None, tole
     if differing := differences(original | {"pipeline": []}, stranger, tolerance):
         raise UserError(f"the converted model gives other {', '.join(differing)} than the one in {folder}")
     inputs = f"{len(sentences)} inputs" if (converted / "tokenizer_config.json").is_file() else "random ids"
-    return [f"Marian model, in a clean process: the same ids and outputs for {inputs}"]
+    return [agreement, f"Marian model, in a clean process: the same ids and outputs for {inputs}"]
 
 
 # -- what is in the files ----------------------------------------------------------------------------------------------
@@ -124,6 +138,38 @@ def check_texts(files: dict[str, Path]) -> None:
             text = path.read_bytes().decode("utf-8", errors="replace")
             if redact(text) != text:
                 raise UserError(f"{path}: it holds what looks like a token (hf_...): remove it, and revoke it")
+
+
+def check_translations(folder: Path, samples: list[dict[str, str]]) -> str:
+    """
+    Compare what the model in a folder makes of the samples with what its run recorded when it scored the model: only
+    then do the scores on the card belong to these weights, tokenizers and settings.
+
+    Returns:
+        A line that says whether they were compared.
+
+    Raises:
+        UserError: they differ by more than rounding explains.
+    """
+    if not samples:
+        return "translations: NOT compared, since no run has recorded any with this model"
+    sources = [sample["source"] for sample in samples]
+    features = [sample.get(FEATURES, "") for sample in samples]
+    with as_user_error(f"{folder} cannot be loaded here: "):
+        # Not on a GPU, which may be busy with training.
+        translator = Translator(load_translator(str(folder)).eval(), *load_tokenizers(str(folder)))
+        found = best_texts(translator.translate(sources, features=features, do_sample=False))
+    pairs = [(each.strip(), sample["translation"]) for each, sample in zip(found, samples, strict=True)]
+    alike = [SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs]
+    if mean(alike) < ALIKE:
+        place = min(range(len(alike)), key=alike.__getitem__)
+        gives, recorded = pairs[place]
+        raise UserError(
+            f"{folder}: this is not the model that the run has scored: {beginning(sources[place])} gives "
+            f"{beginning(gives)}, but {beginning(recorded)} on record. The weights, tokenizers or generation settings "
+            f"have been changed or damaged: restore them; or move {RECIPE} away, to push without the run's scores"
+        )
+    return f"translations: of {len(pairs)} on record, {sum(gives == recorded for gives, recorded in pairs)} are the same"
 
 
 # -- what a stranger gets ----------------------------------------------------------------------------------------------

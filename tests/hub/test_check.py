@@ -20,7 +20,7 @@ from modeling_scratch.apps.convert import to_marian
 from modeling_scratch.commands import upload
 from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
-from modeling_scratch.hub.check import PROBES, check_conversion, check_model, compare_results
+from modeling_scratch.hub.check import PROBES, check_conversion, check_model, check_translations, compare_results
 from modeling_scratch.training.folder import WEIGHTS
 from modeling_scratch.training.records import run_of
 
@@ -82,6 +82,26 @@ def remove_weight(run: Path) -> None:
     save_file(weights, run / WEIGHTS, {"format": "pt"})
 
 
+def zero_the_end(run: Path) -> None:
+    """As a copy that was cut off and filled up: finite, and of the right shapes."""
+    weights, left = load_file(run / WEIGHTS), (run / WEIGHTS).stat().st_size // 10  # 40 % of four bytes each
+    for tensor in reversed(weights.values()):
+        tensor.view(-1)[max(0, tensor.numel() - left) :] = 0
+        left = max(0, left - tensor.numel())
+    save_file(weights, run / WEIGHTS, {"format": "pt"})
+
+
+def exchange_tokenizer(run: Path) -> None:
+    """For another of the same size and special tokens: all other tokens have other ids."""
+    content = json.loads((run / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    special = {each["content"] for each in content["added_tokens"]}
+    others = [token for token in vocabulary if token not in special]
+    moved = zip(others, [vocabulary[token] for token in others[1:] + others[:1]], strict=True)
+    content["model"]["vocab"] = vocabulary | dict(moved)
+    (run / "tokenizer.json").write_text(json.dumps(content))
+
+
 def add_handler(run: Path) -> None:
     """A handler.py that answers in capitals."""
     text = Path(probe.__file__).with_name("handler.py").read_text()
@@ -94,6 +114,10 @@ DAMAGE = {
     "NaN": (lambda run: change_weights(run, float("nan")), "NaN"),
     "truncated": (lambda run: (run / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes()[:-100]), "truncated"),
     "weights missing": (remove_weight, r"missing.*model.encoder.layers.0.self_attn.q_proj"),
+    "weights zero": (zero_the_end, "not the model that the run has scored"),
+    "tokenizer": (exchange_tokenizer, "not the model that the run has scored"),
+    "settings": (edit("generation_config.json", '"max_new_tokens": 8', '"max_new_tokens": 1'), "on record"),
+    "byte order mark": (edit("generation_config.json", "{", "\ufeff{"), "generation_config.json.*BOM"),
     "file missing": (lambda run: (run / "loss.py").unlink(), "loss.py"),
     "token": (edit("config.json", "{", f'{{"note": "hf_{"a" * 30}",'), "config.json.*token"),
 }
@@ -123,6 +147,16 @@ def test_damage_to_a_folder_is_found(damage, message, run, tmp_path):
     assert str(copy) not in str(error.value)
 
 
+def test_translations_that_differ_as_rounding_would_have_it_are_told(run):
+    """Where nothing is on record, too."""
+    samples = run_of(run).samples
+    assert len(samples) == 5
+    assert "5 on record, 5 are the same" in check_translations(run, samples)
+    samples[0]["translation"] += "."
+    assert "5 on record, 4 are the same" in check_translations(run, samples)
+    assert "NOT compared" in check_translations(run, [])
+
+
 def test_a_conversion_that_gives_something_else_is_found(tmp_path, trained, monkeypatch):
     monkeypatch.setattr(check, "observe_as_a_stranger", lambda folder, texts: probe.observe(str(folder), texts, False))
     tokenizer = AutoTokenizer.from_pretrained(trained)
@@ -131,7 +165,7 @@ def test_a_conversion_that_gives_something_else_is_found(tmp_path, trained, monk
     for folder, each in ((tmp_path / "original", model), (tmp_path / "converted", to_marian(model))):
         each.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    (finding,) = check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
+    _, finding = check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
     assert f"{len(PROBES)} inputs" in finding
     edit("generation_config.json", '"max_new_tokens": 10', '"max_new_tokens": 3')(tmp_path / "converted")
     with pytest.raises(ValueError, match="other outputs than"):
