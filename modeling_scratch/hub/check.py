@@ -169,7 +169,8 @@ def check_translations(folder: Path, samples: list[dict[str, str]]) -> str:
             f"{beginning(gives)}, but {beginning(recorded)} on record. The weights, tokenizers or generation settings "
             f"have been changed or damaged: restore them; or move {RECIPE} away, to push without the run's scores"
         )
-    return f"translations: of {len(pairs)} on record, {sum(gives == recorded for gives, recorded in pairs)} are the same"
+    same = sum(gives == recorded for gives, recorded in pairs)
+    return f"translations: of {len(pairs)} on record, {same} are the same"
 
 
 # -- what a stranger gets ----------------------------------------------------------------------------------------------
