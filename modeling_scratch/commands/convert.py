@@ -12,7 +12,7 @@ from .cli import Debug, log_to_terminal, one_line_errors, report
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
 _Quantization = Annotated[
     Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16"],
-    typer.Option(help="type of the stored weights"),
+    typer.Option(help="type of the stored weights; CPUs compute in int8 or float32"),
 ]
 _HELP = """
 Convert models from and to other codebases, with weights, generation settings and tokenizers. Each command ends by

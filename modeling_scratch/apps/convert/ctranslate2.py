@@ -1,6 +1,7 @@
 """Conversion to CTranslate2 (https://opennmt.net/CTranslate2), a C++ runtime for translation with 8-bit weights."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from ...model.configuration_scratch import ScratchConfig
 from ..serve.ctranslate2_engine import ORIGIN, SETTINGS
 from ..web.described import read_origin
 from .checking import copy_tokenizers, load_model, verify_scores
-from .generation_settings import as_list, read_search, warn_of_settings
+from .generation_settings import as_list, read_search, settings_in_use, warn_of_settings
 from .marian import check_plain_weights, misfits
+
+logger = logging.getLogger(__name__)
 
 LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, whose size is a hard limit in CTranslate2
 
@@ -39,8 +42,11 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 
-# In addition to `NEEDS_GENERATE`: settings that translate_batch lacks or interprets differently.
-_LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
+# In addition to `NEEDS_GENERATE`: settings that translate_batch lacks.
+_LEFT_OUT = ("begin_suppress_tokens",)
+# Settings that change the probabilities of tokens: before the softmax in CTranslate2 4.8, after it in `generate()`.
+_BEFORE_SOFTMAX = ("min_new_tokens", "min_length", "no_repeat_ngram_size", "repetition_penalty")
+_BEFORE_SOFTMAX += ("bad_words_ids", "suppress_tokens")
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
@@ -182,11 +188,24 @@ def to_ctranslate2(
 def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
     """
     Write the model's generation settings as arguments of CTranslate2's translate_batch, and warn about those that it
-    lacks.
+    lacks or interprets differently.
     """
-    search = read_search(model)
+    search, generation = read_search(model), model.generation_config
     warn_of_settings(model, _LEFT_OUT, SETTINGS)
-    generation = model.generation_config
+    # Its search ends with the beam_size-th hypothesis, as early_stopping=True does. Others go on while a longer one may
+    # win, which they often do where the penalty favours long ones, seldom at 1 or less, and never at 0 or less.
+    is_never, penalty = search.early_stopping == "never", search.length_penalty
+    if search.num_beams > 1 and search.early_stopping is not True and penalty > (0 if is_never else 1):
+        logger.warning(
+            f"CTranslate2 searches like early_stopping=true, but this model has {search.early_stopping!r} and a "
+            f"length_penalty of {penalty}: other translations may win"
+        )
+    if not generation.renormalize_logits and (changed := settings_in_use(model, _BEFORE_SOFTMAX)):
+        others = ", and other translations may win" if search.num_beams > 1 else ""
+        logger.warning(
+            f"CTranslate2 applies {', '.join(changed)} before its softmax, and generate() after it: scores and "
+            f"confidences differ{others}"
+        )
     settings = {
         "beam_size": search.num_beams,
         "num_hypotheses": min(generation.num_return_sequences or 1, search.num_beams),
@@ -252,6 +271,12 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
         spec.save(str(folder))
         if each == "float32":
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
+    if quantization not in ctranslate2.get_supported_compute_types("cpu"):
+        computes = ctranslate2.Translator(str(folder), device="cpu").compute_type
+        logger.warning(
+            f"{quantization} is how the weights are stored: on a CPU like this one, CTranslate2 converts them to "
+            f"{computes} when it loads them"
+        )
     write_settings(model, vocabularies[1], folder)
     copy_tokenizers(name, folder)
     source, target = load_tokenizers(name)

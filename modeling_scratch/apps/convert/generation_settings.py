@@ -1,7 +1,7 @@
 """A model's generation settings, for runtimes that have no `generate()`."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...model import ScratchForConditionalGeneration
@@ -58,10 +58,14 @@ def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
     )
 
 
+def settings_in_use(model: ScratchForConditionalGeneration, names: Iterable[str]) -> list[str]:
+    """Those of these generation settings that have an effect."""
+    neutral = {"repetition_penalty": 1.0}
+    values = {name: getattr(model.generation_config, name, None) for name in names}
+    return [name for name, value in values.items() if value and value != neutral.get(name)]
+
+
 def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
     """Warn about the generation settings in `NEEDS_GENERATE` and `more` that an export leaves out."""
-    neutral = {"repetition_penalty": 1.0}
-    values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
-    found = [name for name, value in values.items() if value and value != neutral.get(name)]
-    if found:
+    if found := settings_in_use(model, (*NEEDS_GENERATE, *more)):
         logger.warning(f"{where} does not support the generation settings {', '.join(found)}, which are left out")

@@ -20,6 +20,7 @@ from modeling_scratch.apps.convert.ctranslate2 import (
     find_obstacles,
     read_vocabulary,
     to_ctranslate2,
+    write_ctranslate2,
     write_settings,
 )
 from modeling_scratch.errors import UserError
@@ -133,6 +134,8 @@ def test_a_converted_run_translates_as_generate_does(trained, tmp_path):
         {"bad_words_ids": [[2], [58], [34, 34]], "suppress_tokens": [54]},  # an end token is not banned
         {"no_repeat_ngram_size": 2},
         {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 1},
+        {"num_beams": 4, "early_stopping": True, "length_penalty": 2.0, "max_new_tokens": 12},
+        {"num_beams": 4, "early_stopping": True, "suppress_tokens": [34], "renormalize_logits": True},
     ],
     ids=str,
 )
@@ -183,6 +186,50 @@ def test_settings_that_ctranslate2_lacks_are_named(make_model, tmp_path, caplog)
     write_settings(model, names, tmp_path)
     assert all(name in caplog.text for name in left_out)
     assert json.loads((tmp_path / "generation.json").read_text())["num_hypotheses"] == 1  # without sampling
+
+
+SEARCH = {"num_beams": 4, "early_stopping": True, "max_new_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"length_penalty": 2.0}, []),
+        ({"length_penalty": 2.0, "early_stopping": False}, ["early_stopping=true", "length_penalty of 2.0"]),
+        ({"length_penalty": 1.0, "early_stopping": "never"}, ["early_stopping=true"]),
+        ({"length_penalty": 1.0, "early_stopping": False}, []),
+        ({"length_penalty": 2.0, "early_stopping": False, "num_beams": 1}, []),
+        ({"min_new_tokens": 5}, ["min_new_tokens before its softmax", "scores", "other translations may win"]),
+        ({"min_length": 5, "no_repeat_ngram_size": 2}, ["min_length, no_repeat_ngram_size before its softmax"]),
+        ({"repetition_penalty": 1.3}, ["repetition_penalty before"]),
+        ({"bad_words_ids": [[7]], "suppress_tokens": [8], "num_beams": 1}, ["bad_words_ids, suppress_tokens before"]),
+        ({"suppress_tokens": [8], "renormalize_logits": True}, []),
+    ],
+    ids=str,
+)
+def test_a_search_that_finds_other_translations_or_scores_is_announced(settings, words, make_model, tmp_path, caplog):
+    """
+    CTranslate2 4.8.5 and Transformers 5.24, for 200 sentences and four beams: all translations are the same with
+    early_stopping=True, and with bans if generate() renormalizes; with early_stopping=False and a length penalty of 2,
+    a quarter of them.
+    """
+    model = make_model(**SHALLOW)
+    model.generation_config = GenerationConfig(**SEARCH | settings)
+    write_settings(model, vocabularies(model.config)[1], tmp_path)
+    found = [each.getMessage() for each in caplog.records if each.name.startswith("modeling_scratch")]
+    assert len(found) == bool(words)
+    assert all(each in found[0] for each in words)
+    assert any("may win" in each for each in found) == (bool(words) and settings.get("num_beams") != 1)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int16", "bfloat16"])
+def test_a_type_that_only_stores_weights_is_announced(quantization, trained, tmp_path, caplog):
+    """CTranslate2 4.8 computes in int16 only with Intel's MKL, and in 16-bit floats on few CPUs."""
+    write_ctranslate2(str(trained), tmp_path / "out", quantization)
+    computes = ctranslate2.Translator(str(tmp_path / "out"), device="cpu").compute_type
+    is_stored_only = not computes.startswith(quantization)
+    assert (f"{quantization} is how the weights are stored" in caplog.text) == is_stored_only
+    assert (computes in caplog.text) == is_stored_only
 
 
 def test_quantizing_does_not_change_the_model(make_model):
