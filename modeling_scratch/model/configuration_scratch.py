@@ -30,6 +30,15 @@ def pipelines_for(task: str) -> dict[str, dict[str, Any]]:
     return {task: {"impl": "translation_pipeline.ScratchTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}}
 
 
+def config_of_part(config: "ScratchConfig", reference: str) -> "ScratchConfig":
+    """The config of an encoder or decoder that is saved without the other, and that AutoModel loads by itself."""
+    config = copy.deepcopy(config)
+    config.is_encoder_decoder = False  # code that reads this would expect both
+    config.auto_map = {"AutoConfig": AUTO_MAP["AutoConfig"], "AutoModel": reference}
+    config.custom_pipelines = {}
+    return config
+
+
 def task_of(config: PreTrainedConfig) -> str:
     """A model's task, by its `custom_pipelines`: translation, unless they name text2text-generation."""
     return TEXT2TEXT if TEXT2TEXT in (getattr(config, "custom_pipelines", None) or {}) else TRANSLATION

@@ -1,7 +1,8 @@
 """The models that users load: the encoder alone, encoder and decoder, and the translator."""
 
-import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,14 +18,14 @@ from transformers.utils import can_return_tuple, logging
 from .attention import ScratchAttention  # noqa: F401
 from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
-from .confidence import Confidence  # noqa: F401
-from .configuration_scratch import ScratchConfig
+from .confidence import FILE, Confidence
+from .configuration_scratch import ScratchConfig, config_of_part
 from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
 from .loss import IGNORE_INDEX, cross_entropy
 from .masking import begins_segment, check_segments, count_positions, own_segment, positions_in_segments
 from .position_embeddings import PositionEmbedding  # noqa: F401
-from .pretrained import CACHE_NAME, ScratchPreTrainedModel
+from .pretrained import CACHE_NAME, ScratchPreTrainedModel, are_different
 from .recorded_decoding import RecordedDecoder  # noqa: F401
 from .stacks import ScratchDecoder, ScratchEncoder
 from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
@@ -50,8 +51,8 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def __init__(self, config: ScratchConfig):
-        config = copy.deepcopy(config)
-        config.is_encoder_decoder = False  # code that reads this would expect a decoder
+        config = config_of_part(config, "modeling_scratch.ScratchEncoderModel")
+        config.auto_map["AutoModelForTextEncoding"] = config.auto_map["AutoModel"]
         super().__init__(config)
         self.encoder = ScratchEncoder(config)
         self.post_init()
@@ -79,6 +80,8 @@ class ScratchModel(ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: ScratchConfig):
+        if {"ScratchEncoderModel", "ScratchEncoder", "ScratchDecoder"} & {saved := (config.architectures or [""])[0]}:
+            raise ValueError(f"a {saved} was saved alone, and the rest would be random: load it with that class")
         super().__init__(config)
         self.encoder = ScratchEncoder(config)
         self.decoder = ScratchDecoder(config)
@@ -87,6 +90,12 @@ class ScratchModel(ScratchPreTrainedModel):
     def tied_weights(self) -> dict[str, str]:
         shared = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         return shared if self.config.share_encoder_decoder_embeddings else {}
+
+    def record_ties(self) -> None:
+        first, second = (getattr(stack.embed_tokens, "weight", None) for stack in (self.encoder, self.decoder))
+        if self.config.share_encoder_decoder_embeddings and are_different(first, second):
+            self.config.share_encoder_decoder_embeddings = False
+        super().record_ties()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
@@ -133,6 +142,11 @@ class ScratchModel(ScratchPreTrainedModel):
         Returns:
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                "the decoder needs decoder_input_ids, decoder_inputs_embeds or, in the model with a loss, labels, of "
+                "which DataCollatorForSeq2Seq(tokenizer, model) makes them: got none"
+            )
         if (segment_ids is None) != (decoder_segment_ids is None):
             raise ValueError("segment_ids and decoder_segment_ids come together")
         if encoder_outputs is None:
@@ -210,12 +224,24 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             tied["lm_head.weight"] = f"model.{side}.embed_tokens.weight"
         return tied
 
-    def save_pretrained(self, *args, **kwargs) -> None:
-        """The inherited method, with a config that says whether the output projection is tied."""
+    def record_ties(self) -> None:
+        self.model.record_ties()
+        output, embedding = self.lm_head.weight, getattr(self.get_decoder().embed_tokens, "weight", None)
         # Merging adapters can set tie_word_embeddings to False although the weight is still shared.
-        if self.lm_head.weight is getattr(self.get_decoder().embed_tokens, "weight", None):
+        if output is embedding:
             self.config.tie_word_embeddings = True
-        super().save_pretrained(*args, **kwargs)
+        elif self.config.tie_word_embeddings and are_different(output, embedding):
+            self.config.tie_word_embeddings = False
+        super().record_ties()
+
+    def save_pretrained(self, save_directory: str | Path, is_main_process: bool = True, *args, **kwargs) -> None:
+        """The inherited method, with the confidence.json of the model that this one was loaded from, if it has any."""
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        confidence = None
+        with suppress(OSError, ValueError):  # the model has been removed meanwhile, or the Hub does not answer
+            confidence = Confidence.load(self.name_or_path, **self.hub_options)
+        if confidence is not None and is_main_process:
+            (Path(save_directory) / FILE).write_text(confidence.text(), encoding="utf-8")
 
     def generate(self, *args, **kwargs):
         """

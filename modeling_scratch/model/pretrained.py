@@ -15,6 +15,13 @@ from .configuration_scratch import ScratchConfig
 CACHE_NAME = "cache" if "cache" in {field.name for field in fields(Seq2SeqLMOutput)} else "past_key_values"
 
 
+def are_different(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    """Whether two weights are separate and have different values. Quantized and sharded weights are not compared."""
+    if first is second or not all(each is not None and type(each.data) is torch.Tensor for each in (first, second)):
+        return False
+    return first.shape != second.shape or not (first.is_meta or torch.equal(first, second.to(first.device)))
+
+
 class ScratchPreTrainedModel(PreTrainedModel):
     """Base class of every Scratch model, encoder and decoder included."""
 
@@ -46,6 +53,18 @@ class ScratchPreTrainedModel(PreTrainedModel):
         """{name: name of the weight it is tied to}, as the config says."""
         return {}
 
+    def record_ties(self) -> None:
+        """
+        Let the config say which weights are tied: adapters that were merged (PEFT's modules_to_save) may have replaced
+        one of two, and tying would overwrite it with the other.
+        """
+        self._tied_weights_keys, self.all_tied_weights_keys = self.tied_weights(), self.tied_weights()
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """The inherited method, with a config that says which weights are tied."""
+        self.record_ties()
+        super().save_pretrained(*args, **kwargs)
+
     def post_init(self) -> None:
         self._tied_weights_keys = self.tied_weights()
         super().post_init()
@@ -70,6 +89,7 @@ class ScratchPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: source and target have separate embeddings.
         """
+        self.record_ties()
         if self.config.is_encoder_decoder and not self.config.share_encoder_decoder_embeddings:
             raise ValueError(
                 "resize_token_embeddings resizes one embedding, but share_encoder_decoder_embeddings is False: this "

@@ -8,7 +8,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
-from .configuration_scratch import ScratchConfig
+from .configuration_scratch import ScratchConfig, config_of_part
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
 from .masking import (
     as_bias,
@@ -29,6 +29,7 @@ class ScratchStack(ScratchPreTrainedModel):
     """Base class of encoder and decoder: embedding, positions, layers, final norm."""
 
     ids_name: str  # what a whole model calls the input_ids of this stack
+    _auto_class = "AutoModel"  # makes save_pretrained copy the code beside the weights
     _fsdp_plan = {"layers.*": "free_full_weight"}  # a whole model finds it as "encoder.layers.*" and so on
 
     def __init__(
@@ -51,6 +52,15 @@ class ScratchStack(ScratchPreTrainedModel):
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """The inherited method, with a config of this stack's own: that of the whole model sends AutoModel to it."""
+        whole = self.config
+        self.config = config_of_part(whole, f"stacks.{type(self).__name__}")
+        try:
+            super().save_pretrained(*args, **kwargs)
+        finally:
+            self.config = whole
+
     def layer_sequence(self) -> list[nn.Module]:
         """The layers in the order in which they run: with shared weights, one layer `depth` times."""
         return list(self.layers) * (self.depth if self.config.share_layers else 1)
@@ -61,10 +71,11 @@ class ScratchStack(ScratchPreTrainedModel):
         unscaled, as `embed_tokens` returns them.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            given = "neither" if input_ids is None else "both"
-            raise ValueError(
-                f"give exactly one of input_ids and inputs_embeds to the {type(self).__name__}: got {given}"
+            given, embeds = (
+                "neither" if input_ids is None else "both",
+                self.ids_name.replace("input_ids", "inputs_embeds"),
             )
+            raise ValueError(f"give exactly one of {self.ids_name} and {embeds}: got {given}")
         if inputs_embeds is None:
             if input_ids.ndim != 2 or input_ids.is_floating_point() or input_ids.shape[1] == 0:
                 raise ValueError(

@@ -264,9 +264,14 @@ def test_labels_are_shifted_to_make_the_decoder_input(make_model, sentences):
 
 SOURCE, TARGET = {"input_ids": [[5, 2]]}, {"decoder_input_ids": [[1]]}
 WRONG_INPUTS = {
-    "no source": (TARGET, "ScratchEncoder: got neither"),
-    "two sources": (SOURCE | TARGET | {"inputs_embeds": [[[0.0] * 32] * 2]}, "ScratchEncoder: got both"),
-    "no target": (SOURCE, "ScratchDecoder: got neither"),
+    "no source": (TARGET, "one of input_ids and inputs_embeds: got neither"),
+    "two sources": (
+        SOURCE | TARGET | {"inputs_embeds": [[[0.0] * 32] * 2]},
+        "of input_ids and inputs_embeds: got both",
+    ),
+    "two targets": (SOURCE | TARGET | {"decoder_inputs_embeds": [[[0.0] * 32]]}, "decoder_inputs_embeds: got both"),
+    "no target in segments": (SOURCE | {"segment_ids": [[1, 1]], "decoder_segment_ids": [[1]]}, "needs decoder_input"),
+    "no target": (SOURCE, "needs decoder_input_ids, decoder_inputs_embeds or, .* labels"),
     "id too large": (TARGET | {"input_ids": [[5, 61]]}, r"^input_ids .* 5 to 61.*\[0, 61\)"),
     "id below 0": (TARGET | {"input_ids": [[-1, 5]]}, r"^input_ids .* -1 to 5.*\[0, 61\)"),
     "target id": (SOURCE | {"decoder_input_ids": [[99]]}, r"decoder_input_ids .* 99 to 99.*\[0, 61\)"),

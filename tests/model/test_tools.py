@@ -33,6 +33,7 @@ from transformers import (
 
 from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.model.confidence import Confidence, NgramSet
 
 
 @pytest.fixture
@@ -283,11 +284,45 @@ def test_lora_trains_saves_loads_and_merges(fields, make_wide_model, inputs, tmp
     torch.testing.assert_close(again(**inputs).logits, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied after merging:UserWarning")
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer is part:UserWarning")
+@pytest.mark.parametrize(("module", "shared"), [("embed_tokens", False), ("lm_head", True)])
+def test_embeddings_that_merging_has_replaced_are_saved_as_separate(
+    module, shared, make_model, inputs, tmp_path, caplog
+):
+    """PEFT 0.21 copies each module of modules_to_save, and changes tie_word_embeddings of the config, but no other."""
+    model = make_model(**SHALLOW)
+    tuned = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], modules_to_save=[module]))
+    with torch.no_grad():
+        for number, (name, weight) in enumerate(tuned.named_parameters()):
+            if "modules_to_save" in name:
+                weight += 0.1 * (number + 1)
+    merged = tuned.merge_and_unload().eval()
+    expected = merged(**inputs).logits
+    merged.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["share_encoder_decoder_embeddings"], config["tie_word_embeddings"]) == (shared, False)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert "NOT tie" not in caplog.text
+    for each in (merged, loaded):
+        torch.testing.assert_close(each(**inputs).logits, expected, rtol=0, atol=0)
+        if shared:
+            each.resize_token_embeddings(70)
+            torch.testing.assert_close(each(**inputs).logits[..., :61], expected, rtol=0, atol=1e-6)
+        else:
+            with pytest.raises(ValueError, match="this model has two"):
+                each.resize_token_embeddings(70)
+        each.tie_weights()
+        torch.testing.assert_close(each(**inputs).logits[..., :61], expected, rtol=0, atol=1e-6)
+
+
 def test_seq2seq_trainer_accumulates_gradients_translates_and_saves(make_model, tmp_path):
     sources = ["The cat sleeps.", "The old man sees her.", "We run.", "The dog can see the old cat today."] * 2
     targets = ["Die Katze schläft.", "Der alte Mann sieht sie.", "Wir laufen.", "Der Hund kann sie sehen."] * 2
     tokenizer, start = train_tokenizer(iter([[*sources, *targets]]), 100), tmp_path / "start"
     make_model(vocab_size=len(tokenizer), dropout=0.0, **SHALLOW).save_pretrained(start)
+    confidence = Confidence({"length_ratio": (0.5, 0.1)}, 7, NgramSet(b"1")).text()
+    (start / "confidence.json").write_text(confidence)
     rows = Dataset.from_dict({"source": sources, "target": targets}).map(
         lambda row: tokenizer(row["source"], text_target=row["target"]), remove_columns=["source", "target"]
     )
@@ -317,6 +352,7 @@ def test_seq2seq_trainer_accumulates_gradients_translates_and_saves(make_model, 
         assert metrics["eval_loss"] > 0
         assert metrics["eval_starts"] == [1] * len(rows)  # translations, not logits
         trainer.save_model(tmp_path / f"saved-{accumulation}")
+        assert (tmp_path / f"saved-{accumulation}" / "confidence.json").read_text() == confidence
         results.append(model)
     whole, accumulated = (dict(each.named_parameters()) for each in results)
     started = dict(AutoModelForSeq2SeqLM.from_pretrained(start).named_parameters())
@@ -348,10 +384,23 @@ def test_fsdp_plans_name_the_layers(make_model):
 
 
 def test_every_head_is_saved_with_its_code(make_model, tmp_path):
+    """And AutoModel loads an encoder or decoder that was saved alone, not a whole model with a random half."""
     model = make_model()
-    for head in (model, model.model, ScratchEncoderModel(model.config)):
-        folder = tmp_path / head.__class__.__name__
-        head.save_pretrained(folder)
+    whole, parts = [model, model.model], [ScratchEncoderModel(model.config), model.get_encoder(), model.get_decoder()]
+    for head in (*parts, *whole):
+        name = head.__class__.__name__
+        head.save_pretrained(folder := tmp_path / name)
         auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
-        assert auto_map["AutoModelForTextEncoding"] == "modeling_scratch.ScratchEncoderModel"
-        assert {"modeling_scratch.py", "stacks.py", "pretrained.py"} <= {path.name for path in folder.glob("*.py")}
+        if head in whole or name == "ScratchEncoderModel":
+            assert auto_map["AutoModelForTextEncoding"] == "modeling_scratch.ScratchEncoderModel"
+            assert {"modeling_scratch.py", "stacks.py", "pretrained.py"} <= {path.name for path in folder.glob("*.py")}
+        assert ("AutoModelForSeq2SeqLM" in auto_map) == (head in whole)
+        assert auto_map["AutoModel"].rpartition(".")[2] == (name if head in parts else "ScratchModel")
+        assert (folder / f"{auto_map['AutoModel'].partition('.')[0]}.py").is_file()
+    for head in parts:
+        folder = tmp_path / head.__class__.__name__
+        again = type(head).from_pretrained(folder)
+        assert all(map(torch.equal, again.state_dict().values(), head.state_dict().values()))
+        for auto_class in (AutoModel, AutoModelForSeq2SeqLM):
+            with pytest.raises(ValueError, match="was saved alone"):
+                auto_class.from_pretrained(folder)
