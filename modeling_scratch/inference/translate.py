@@ -28,8 +28,8 @@ from ..model.batched_generation import (
     target_lengths,
     tokenize,
 )
-from ..model.confidence import Confidence
-from ..model.configuration_scratch import ScratchConfig
+from ..model.confidence import Confidence, says_nothing
+from ..model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from .translations import Batch, Translation, Translations
 
 if TYPE_CHECKING:
@@ -189,10 +189,11 @@ class Translator:
             for text, score, whole, length in zip(strings, numbers, is_whole, lengths, strict=True)
         ]
         if log_probabilities is not None and self.confidence is not None:
-            found = [
-                replace(each, confidence=self.confidence(tokens[place // several], each.length, each.score))
-                for place, each in enumerate(found)
-            ]
+            is_translation = task_of(self.model.config) == TRANSLATION
+            for place, each in enumerate(found):
+                signals = tokens[place // several], each.length, each.score
+                number = self.confidence(*signals, says_nothing(each.text, is_translation))
+                found[place] = replace(each, confidence=number)
         rows = [found[first : first + several] for first in range(0, len(found), several)]
         if not align:
             return rows

@@ -34,6 +34,11 @@ def ngrams_of(ids: Sequence[int]) -> list[tuple[int, ...]]:
     return [*zip(padded[1:], ids, strict=False), *zip(padded, padded[1:], ids, strict=False)]
 
 
+def says_nothing(text: str, is_translation: bool) -> bool:
+    """Whether an output is blank or, as a translation of words, has neither a letter nor a digit."""
+    return not (any(map(str.isalnum, text)) if is_translation else text.strip())
+
+
 class NgramSet:
     """
     A set of n-grams of tokens as a Bloom filter (Bloom 1970, https://doi.org/10.1145/362686.362692): it contains all
@@ -147,11 +152,14 @@ class Confidence:
             "length_ratio": len(ids) / length,
         }
 
-    def __call__(self, ids: Sequence[int], length: int, log_probability: float) -> float:
+    def __call__(self, ids: Sequence[int], length: int, log_probability: float, says_nothing: bool = False) -> float:
         """
         The confidence in an output: that of the signal with the lowest one, by a logistic function; at most a half for
-        a source that is longer than any in training. The arguments are those of `signals_of`.
+        a source that is longer than any in training. The arguments are those of `signals_of`, and of the function
+        `says_nothing`, for which it is 0.
         """
+        if says_nothing:
+            return 0.0
         found = self.signals_of(ids, length, log_probability)
         distances = [(found[name] - least) / scale for name, (least, scale) in self.signals.items()]
         number = 1 / (1 + math.exp(-max(min(distances), -_FARTHEST)))

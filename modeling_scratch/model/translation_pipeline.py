@@ -22,7 +22,7 @@ from .batched_generation import (
     target_lengths,
     tokenize,
 )
-from .confidence import FILE, Confidence
+from .confidence import FILE, Confidence, says_nothing
 from .configuration_scratch import TEXT2TEXT, task_of
 
 TARGET_FOLDER = "target_tokenizer"
@@ -291,7 +291,10 @@ class ScratchTranslationPipeline(Pipeline):
         outputs = {"sequences": sequences, "scores": scores if return_scores else None}
         if return_confidence:
             lengths = target_lengths(self.model, sequences)[0].tolist()  # (batch_size, num_return_sequences)
-            rows = zip(batch["ids"], lengths, scores.tolist(), strict=True)
+            texts = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
+            nothing = iter([says_nothing(text, self.task != TEXT2TEXT) for text in texts])
+            empty = [list(islice(nothing, sequences.shape[1])) for _ in sequences]
+            rows = zip(batch["ids"], lengths, scores.tolist(), empty, strict=True)
             found = [[self.confidence(ids, *each) for each in zip(*row, strict=True)] for ids, *row in rows]
             outputs["confidences"] = torch.tensor(found, dtype=torch.float64)
         return outputs

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -34,6 +34,8 @@ _DOUBTFUL = 0.01  # the most validation sentences that each signal makes doubtfu
 _SHARES = {"length_ratio": 0.25}  # of the above, for signals that seldom help
 _AS_MANY = 0.01  # a difference in recall that does not count
 _LEAST_SCALE = 1e-3
+_MOSTLY = 0.5  # share of translations that are guesses, from which on all are doubtful
+_NEVER = 1.0  # a threshold above any log-probability
 
 
 def calibrate(
@@ -43,7 +45,8 @@ def calibrate(
     Choose the thresholds of a model's confidence such that each signal makes 1 % of the validation sentences doubtful,
     translated with the model's own settings (an unusual length, 0.25 %); or less if lower thresholds find as many
     sentences of other kinds: validation sentences whose words are in random order, or half of them replaced or
-    misspelled, and, if the languages differ, references in place of sources. All processes call this together.
+    misspelled, and, if the languages differ, references in place of sources. Of a model that guesses, a low probability
+    makes as many doubtful as are guesses, or all. All processes call this together.
 
     Returns:
         None if there are fewer than 100 validation sentences, or the search gives no scores, as that of sharded models.
@@ -59,6 +62,10 @@ def calibrate(
             logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
             return None
         rows = translate_on_processes(translator, sources, accelerator, stop, tokens=tokens, scores=None, **limits)
+        if kind == "validation":
+            read = [place for place, ids in enumerate(tokens) if ids]
+            targets = texts(pairs)[1]
+            guesses = guessed([rows[place][0].text for place in read], [targets[place] for place in read])
         found[kind] = [(ids, best.length, best.score) for ids, (best, *_) in zip(tokens, rows, strict=True) if ids]
         if kind == "validation" and not any(score for _, _, score in found[kind]):
             logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
@@ -70,8 +77,9 @@ def calibrate(
     measured: dict[float, dict] = {}
     for doubtful in (_DOUBTFUL, _DOUBTFUL / 2, _DOUBTFUL / 4):
         for name, column in columns.items():
-            share = doubtful * _SHARES.get(name, 1)
-            made.signals[name] = (float(np.quantile(column, share)), float(max(column.std(), _LEAST_SCALE)))
+            share, scale = doubtful * _SHARES.get(name, 1), float(max(column.std(), _LEAST_SCALE))
+            least = float(np.quantile(column, max(share, guesses if name == "mean_log_probability" else 0)))
+            made.signals[name] = (_NEVER if guesses > _MOSTLY and name == "mean_log_probability" else least, scale)
         shares = {
             kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows
         }
@@ -81,7 +89,25 @@ def calibrate(
     made.signals.update(chosen.pop("signals"))
     made.measured.update(chosen)
     logger.info(f"confidence: {describe_calibration(made.measured)}")
+    if guesses > _MOSTLY:
+        logger.warning("the model's translations have little to do with the sources: all outputs are called doubtful")
     return made
+
+
+def guessed(translations: Sequence[str], references: Sequence[str]) -> float:
+    """
+    The share of translations that have nothing to do with their sources, estimated: chance makes half of such guesses
+    no more like their own reference than like that of another source, and hardly any true translation.
+    """
+    from sacrebleu.metrics import CHRF  # slow to import
+
+    chrf, misses = CHRF(), 0
+    for place, (translation, own) in enumerate(zip(translations, references, strict=True)):
+        others = (other for other in (*references[place + 1 :], *references[:place]) if other != own)
+        if translation != own and (other := next(others, None)) is not None:
+            scores = [chrf.sentence_score(translation, [each]).score for each in (own, other)]
+            misses += scores[0] <= scores[1]
+    return min(1.0, 2 * misses / max(1, len(translations)))
 
 
 def _measured(shares: dict[str, float], sentences: int) -> dict:

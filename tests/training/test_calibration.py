@@ -1,7 +1,9 @@
 """Calibrating confidence when a run ends, and where it shows: pipeline, translate, evaluate, the card."""
 
 import json
+import random
 import shutil
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,15 +17,22 @@ from modeling_scratch.data.sources import load_split
 from modeling_scratch.hub.card import updated_card
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.model.confidence import Confidence
+from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training import calibration
+from modeling_scratch.training.calibration import guessed
 from modeling_scratch.training.records import run_of
 
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):
-    """A run of a few seconds whose translations are bad, but whose validation split is large enough."""
+    """
+    A run of a few seconds whose validation split is large enough. It guesses all its translations; what is tested is
+    what a model with good ones does.
+    """
     folder = tmp_path_factory.mktemp("runs") / "calibrated"
-    run_training(*SMALL_RUN, f"output_dir={folder}")
+    with patch.object(calibration, "guessed", lambda *_: 0.0):
+        run_training(*SMALL_RUN, f"output_dir={folder}")
     return folder
 
 
@@ -65,6 +74,47 @@ def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
         assert scale == pytest.approx(max(1e-3, float(values.std())), rel=0.05)
     assert confidence.measured["doubtful"].keys() == {"validation", "shuffled", "corrupted", "foreign"}
     assert confidence.measured["doubtful"]["foreign"] == 1  # German has other n-grams
+
+
+def test_all_outputs_of_a_model_that_guesses_are_doubtful(tmp_path, capsys):
+    """However usual its own guesses are to it."""
+    run_training(*SMALL_RUN, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=2", "data.embedded_size=1500")
+    assert "little to do with the sources" in capsys.readouterr().err
+    for split in ("validation", "test"):
+        found = Translator.load([str(tmp_path / "run")]).translate(sources(tmp_path / "run", split), scores=True)
+        assert all(row[0].confidence < 0.5 for row in found)
+    record = next(each for each in read_metrics(tmp_path / "run") if "confidence" in each)
+    assert record["confidence"]["doubtful"] == 1
+
+
+def test_the_share_of_guesses_is_that_of_outputs_for_other_sources():
+    chance = random.Random(0)
+    letters = "aeioubcdfghlmnprst"
+    references = ["".join(chance.choices(letters, k=30)) for _ in range(400)]
+    outputs = [*references[:100], *chance.sample(references[100:], 300)]
+    assert guessed(outputs, references) == pytest.approx(0.75, abs=0.1)
+    assert guessed(references, references) == 0
+    assert guessed([f"{text[:20]}xyzxyzxyz" for text in references], references) < 0.02  # bad, but no guesses
+    assert guessed([""] * 400, references) == guessed(["the the the"] * 400, references) == 1
+    assert guessed(["yes"] * 4, ["yes"] * 4) == 0  # nothing to tell apart
+
+
+@pytest.mark.parametrize(
+    ("text", "by_translator", "otherwise"), [("", 0, 0), (" ", 0, 0), (". ?", 0, None), ("a.", None, None)]
+)
+def test_an_output_that_says_nothing_is_doubtful(text, by_translator, otherwise, calibrated, monkeypatch):
+    """However probable it is. Other outputs than translations may be marks, such as Morse code."""
+    translator, (source,) = Translator.load([str(calibrated)]), sources(calibrated, "test")[:1]
+    pipe = ScratchTranslationPipeline(translator.model, translator.source_tokenizer)
+    monkeypatch.setattr(type(translator.target_tokenizer), "batch_decode", lambda *_, **__: [text])
+    (usual,) = translator.translate([source], scores=True)
+    expected = usual[0].confidence if by_translator is None else by_translator
+    assert pipe(source, return_confidence=True)[0]["confidence"] == pytest.approx(expected)
+    assert usual[0].confidence == pytest.approx(expected)
+    assert by_translator is not None or expected > 0
+    translator.model.config.custom_pipelines = pipelines_for(TEXT2TEXT)
+    (other,) = translator.translate([source], scores=True)
+    assert (other[0].confidence == 0) == (otherwise == 0)
 
 
 def test_pipeline_translate_and_translator_agree(calibrated, tmp_path):

@@ -21,7 +21,7 @@ from ...errors import UserError
 from ...files import remove, written_whole
 from ...inference.translations import Translation, Translations
 from ...languages import is_translatable
-from ...model.confidence import Confidence
+from ...model.confidence import Confidence, says_nothing
 from ...model_names import loading
 from ..translate.workers import cores_of_process
 
@@ -100,7 +100,9 @@ class CTranslate2Engine:
         # CTranslate2 divides the score by length^penalty.
         total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
         is_cut = not tokens or tokens[-1] not in self.settings["end_token"]
-        confidence = self.confidence(source, length, total) if self.confidence and tokens else None
+        confidence = None
+        if self.confidence and tokens:
+            confidence = self.confidence(source, length, total, says_nothing(text, self.origin["isTranslator"]))
         return Translation(text, total, is_cut, length=length, confidence=confidence)
 
 

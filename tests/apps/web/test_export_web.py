@@ -418,7 +418,7 @@ def test_confidence_and_doubts_are_those_in_python(model, whole, tmp_path):
     assert [best["doubt"] for best, *_ in found[:3]] == list(DOUBTS.values())
     confidence, source = load_confidence(str(folder)), load_tokenizers(str(folder))[0]
     for ids, (best, *others) in zip(tokenize(source, sentences, None), found, strict=True):
-        expected = confidence(ids, len(best["tokens"]), best["score"])
+        expected = confidence(ids, len(best["tokens"]), best["score"], not any(map(str.isalnum, best["text"])))
         assert best["confidence"] == pytest.approx(expected, rel=1e-9)
         assert ("doubt" in best) == (expected < 0.5)
         assert not any("confidence" in each for each in others)
@@ -426,6 +426,18 @@ def test_confidence_and_doubts_are_those_in_python(model, whole, tmp_path):
     by_pipeline = [each["confidence"] for each in load(folder)(SENTENCES, return_confidence=True)]
     in_page = [best["confidence"] for best, *_ in found[3 : 3 + len(SENTENCES)]]
     assert list(compress(in_page, sure)) == pytest.approx(list(compress(by_pipeline, sure)), abs=1e-3)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_an_output_that_says_nothing_has_no_confidence_on_the_page():
+    script = f"""
+        import {{ Confidence }} from {json.dumps(CONFIDENCE)};
+        const signals = {{ length_ratio: [0, 1] }};
+        const confidence = new Confidence({{ signals, longest_source: null, known: "AA==" }});
+        const outputs = [["", true], [" ", false], [". ?", true], [". ?", false], ["é", true], ["7", true]];
+        console.log(JSON.stringify(outputs.map((each) => confidence.of([5, 2], 1, 0, ...each) > 0)));
+    """
+    assert node("--input-type=module", "-", input=script) == [False, False, False, True, True, True]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")

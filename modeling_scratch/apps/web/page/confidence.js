@@ -77,8 +77,9 @@ export class Confidence {
   }
 
   // `ids` are the source's tokens with the end token; `length` is the number of target tokens, of which
-  // `logProbability` is that of the whole.
-  of(ids, length, logProbability) {
+  // `logProbability` is that of the whole, and `text` the output; that of a translator has letters or digits.
+  of(ids, length, logProbability, text, isTranslator) {
+    if (!(isTranslator ? /[\p{L}\p{N}]/u : /\S/u).test(text)) return 0;
     let known = 0; // pairs and triples
     ids.forEach((id, index) => {
       const [first, second] = [ids[index - 2] ?? -1, ids[index - 1] ?? -1];

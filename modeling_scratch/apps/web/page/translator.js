@@ -213,7 +213,8 @@ export class Translator {
     const settings = { ...this.model.search, ...options };
     const found = await this.search(decoder, settings, checkpoint);
     const [{ tokens, score }] = found;
-    const confidence = this.confidence?.of(ids, tokens.length, score);
+    const { isTranslator } = this.model;
+    const confidence = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), isTranslator);
     const doubt = this.confidence?.doubt(confidence, ids, clean(left));
     return found.map(({ tokens, score, weights }, rank) => ({
       text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
