@@ -48,10 +48,10 @@ class ScratchConfig(PreTrainedConfig):
     """
     The architecture of an encoder-decoder Transformer ("Attention Is All You Need", https://arxiv.org/abs/1706.03762).
 
-    As with every Transformers config, types and ranges are up to the caller; recipes are checked when they are read.
+    As with every Transformers config, ranges are up to the caller; recipes are checked when they are read.
 
     Raises:
-        ValueError: a field is not one of its named choices, or fields contradict each other.
+        ValueError: a field is of another type or not one of its named choices, or fields contradict each other.
     """
 
     model_type = "scratch"
@@ -159,11 +159,19 @@ class ScratchConfig(PreTrainedConfig):
 
     @staticmethod
     def _check(given: dict[str, Any]) -> None:
-        """Raise ValueError if a field is not one of its choices, or if fields contradict each other."""
+        """Raise ValueError if a field is not of its type or choices, or if fields contradict each other."""
         for name, parameter in ScratchConfig.fields().items():
-            choices = [repr(choice) for choice in get_args(parameter.annotation)]
-            if get_origin(parameter.annotation) is Literal and repr(given[name]) not in choices:  # 1 is not True
-                raise ValueError(f"{name} is {given[name]!r}; it must be one of {', '.join(choices)}")
+            kind, value = parameter.annotation, given[name]
+            choices = [repr(choice) for choice in get_args(kind)]
+            if get_origin(kind) is Literal:
+                if repr(value) not in choices:  # 1 is not True
+                    raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+                continue
+            types = tuple(get_origin(each) or each for each in get_args(kind) or (kind,))
+            types += (int,) if float in types else ()
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                expected = kind.__name__ if isinstance(kind, type) else kind
+                raise ValueError(f"{name} is {value!r}; it must be of type {expected}")
         d_model, rotates = given["d_model"], given["position_embedding_type"] == "rotary"
         for side in ("encoder", "decoder"):
             heads = given[f"{side}_attention_heads"]

@@ -9,6 +9,7 @@ from transformers import AutoConfig
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.errors import UserError
+from modeling_scratch.loading import load_config
 from modeling_scratch.recipe.reading import check_fields
 
 
@@ -29,6 +30,28 @@ from modeling_scratch.recipe.reading import check_fields
 def test_a_wrong_choice_or_a_contradiction_is_refused(fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ScratchConfig(**(SMALL_MODEL | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_position_embeddings": "64"}, "max_position_embeddings is '64'; it must be of type int"),
+        ({"d_model": "32"}, "d_model is '32'; it must be of type int"),
+        ({"encoder_ffn_dim": 64.0}, "encoder_ffn_dim is 64.0; it must be of type int"),
+        ({"norm_eps": None}, "norm_eps is None; it must be of type float"),
+        ({"share_layers": "no"}, "share_layers is 'no'; it must be of type bool"),
+        ({"vocab_size": True}, "vocab_size is True; it must be of type int"),
+        ({"eos_token_id": "2"}, "eos_token_id is '2'; it must be of type int | list[int] | None"),
+    ],
+)
+def test_a_value_of_another_type_in_a_config_file_is_named(fields, message, tmp_path):
+    """Text for a number was an error in the middle of a translation, and text for a truth value was true."""
+    ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | fields))
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_config(str(tmp_path))
+    ScratchConfig(**SMALL_MODEL, dropout=0, eos_token_id=[2, 3], pad_token_id=None)  # integers may be floats
 
 
 def test_the_older_name_of_rope_type_is_understood():

@@ -122,7 +122,7 @@ console.log(await {called}({example}, {{ max_new_tokens: {search.longest} }}));
 
 `user/name-onnx` is this folder's name on the Hub; in Node.js it can also be a path, such as `./folder`. With
 `dtype: "q8"`, transformers.js loads 8-bit weights, a quarter of the size. The model takes one text at a time; pass
-several as an array.
+several as an array. Leave blank texts out: transformers.js would translate them to something.
 
 This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
 its `config.json` has this type so that transformers.js runs the graphs in `{_GRAPHS}` as an encoder-decoder. Their
