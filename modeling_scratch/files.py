@@ -1,5 +1,6 @@
 """Write files atomically, and read them with errors that name them."""
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from safetensors import SafetensorError
 
 from .errors import UserError, as_user_error
 
@@ -132,10 +135,20 @@ def check_new_output(out: Path, check_old: Callable[[Path], None] | None = None)
 
 @contextmanager
 def new_output(out: Path, check_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """`written_whole` for a file or folder that a user names, and `check_new_output` allows."""
+    """
+    `written_whole` for a file or folder that a user names, and `check_new_output` allows. Raises UserError if the disk
+    is full, or the user may not write as much.
+    """
     check_new_output(out, check_old)
-    with written_whole(out, only_writer=False) as temporary:
-        yield temporary
+    try:
+        with written_whole(out, only_writer=False) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(f"{out} cannot be written ({error.strerror}): make room, or write it elsewhere") from error
+        raise
+    except SafetensorError as error:  # written in Rust, and without an errno
+        raise UserError(f"{out} cannot be written ({error}): make room, or write it elsewhere") from error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -130,14 +130,17 @@ def to_torch_command(
     """Convert a Scratch model to the state dict of a translator like that of PyTorch's tutorial."""
     log_to_terminal()
     with one_line_errors(debug):
-        import torch
-
         from ..apps.convert.checking import load_model, verify
-        from ..apps.convert.torch_transformer import TorchTranslator, load_state_dict_file, to_torch
+        from ..apps.convert.torch_transformer import (
+            TorchTranslator,
+            load_state_dict_file,
+            save_state_dict,
+            to_torch,
+        )
 
         with new_output(out) as file:
             model = load_model(src, "scratch")
-            torch.save(to_torch(model).state_dict(), file)
+            save_state_dict(to_torch(model), file)
             written = TorchTranslator(model.config)
             written.load_state_dict(load_state_dict_file(file))
             difference = verify(model, written, model.config)

@@ -9,6 +9,7 @@ are given the names of a `TorchTranslator`.
 import math
 import re
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,13 @@ def to_torch(model: ScratchForConditionalGeneration) -> TorchTranslator:
 # -- reading a state dict ----------------------------------------------------------------------------------------------
 
 _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
+
+
+def save_state_dict(module: nn.Module, path: Path) -> None:
+    """Write a module's state dict. Raises OSError if the disk is full."""
+    buffer = BytesIO()  # writing to a file, PyTorch 2.13 reports a full disk as "unexpected pos", without a reason
+    torch.save(module.state_dict(), buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:

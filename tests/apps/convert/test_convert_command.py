@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -48,6 +49,28 @@ def refusal(folder, *arguments) -> str:
     assert "Traceback" not in result.stderr
     assert sorted(folder.iterdir()) == before
     return line
+
+
+@pytest.mark.parametrize("command", ["to-torch", "torch", "ctranslate2"])
+def test_a_full_disk_is_an_error_that_names_the_file(command, trained, make_model, tmp_path):
+    """A limit on the size of files fails in the same calls of PyTorch, safetensors and CTranslate2."""
+    source, options = tmp_path / "source", []
+    if command == "ctranslate2":
+        shutil.copytree(trained, source)
+    else:
+        make_model(decoder_attention_heads=4, decoder_ffn_dim=64).save_pretrained(source)
+    if command == "torch":
+        invoke("to-torch", source, source / "model.pt")
+        source, options = source / "model.pt", ["--num-heads=4", "--norm-position=pre", "--activation-function=relu"]
+        options += ["--scale-embedding", "--pad-token-id=0", "--bos-token-id=1", "--eos-token-id=2"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
+    try:
+        line = refusal(tmp_path, command, source, tmp_path / "out", *options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{tmp_path / 'out'} cannot be written" in line
+    assert "File too large" in line
 
 
 @pytest.fixture(scope="module")
