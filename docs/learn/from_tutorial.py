@@ -16,7 +16,7 @@ import torch
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 
 ALL = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True}
-PRE_NORM = ALL | {"norm_position": "pre", "final_norm": True, "norm_eps": 1e-12}
+PRE_NORM = ALL | {"norm_position": "pre", "final_norm": True}
 POST_NORM = ALL | {"norm_position": "post", "final_norm": False}
 
 # For each tutorial, the fields of the config that its weights do not tell, and what to replace in the names of its
@@ -92,6 +92,9 @@ TUTORIALS = {
         ],
     ),
 }
+# Those that write the norm themselves: with the standard deviation of a sample, as x.std() computes it, which divides by
+# d_model - 1 where nn.LayerNorm divides by d_model; some with one weight for all dimensions.
+SAMPLE_NORM = {"annotated", "pytorch-transformer"}
 COMPUTED = re.compile(r"(^|\.)(pe|P)$")  # tables of sines and cosines, which the model computes
 
 
@@ -118,9 +121,8 @@ def load(tutorial: str, state: dict[str, torch.Tensor], heads: int, **tokens: in
     if "model.encoder.embed_tokens.weight" not in weights or "lm_head.weight" not in weights:
         raise ValueError(f"these names are not those of {tutorial}: {', '.join(list(state)[:3])}, ...")
     vocabulary, d_model = weights["model.encoder.embed_tokens.weight"].shape
-    if fields["norm_position"] == "pre":
-        # These tutorials write the norm themselves: with the standard deviation of a sample, which divides by
-        # d_model - 1 where LayerNorm divides by d_model, and some with one weight for all dimensions.
+    if tutorial in SAMPLE_NORM:
+        fields = fields | {"norm_eps": 1e-12}
         for name in [name for name in weights if "layer_norm" in name]:
             factor = ((d_model - 1) / d_model) ** 0.5 if name.endswith("weight") else 1.0
             weights[name] = weights[name].expand(d_model) * factor

@@ -104,6 +104,14 @@ class Annotated:
         return self.linear(self.output, self.stack("decoder", target, TARGET_SIZE, causal, memory, sees), TARGET_SIZE)
 
 
+class Own(Annotated):
+    """A reader's own: pre-norm as the Annotated Transformer, but with nn.LayerNorm."""
+
+    def norm(self, name, x):
+        weight, bias = self.weight(f"{name}.weight", WIDTH), self.weight(f"{name}.bias", WIDTH)
+        return torch.nn.functional.layer_norm(x, (WIDTH,), weight, bias)
+
+
 class PytorchTransformer(Annotated):
     """https://github.com/hkproj/pytorch-transformer, until 2023: norms have one weight and one bias."""
 
@@ -189,6 +197,18 @@ def test_the_model_computes_what_the_tutorial_computes(name, tutorial):
     model = from_tutorial.load(name, original.weights, HEADS, **TOKENS)
     found = model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET).logits
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_row_of_one_s_own_is_of_layer_norms(monkeypatch):
+    """Not of norms that divide by the standard deviation of a sample, as two of the tutorials do."""
+    _, replacements = from_tutorial.TUTORIALS["annotated"]
+    monkeypatch.setitem(from_tutorial.TUTORIALS, "own", (from_tutorial.PRE_NORM, replacements))
+    original = Own()
+    expected = original.logits(SOURCE, MASK, TARGET)
+    model = from_tutorial.load("own", original.weights, HEADS, **TOKENS)
+    found = model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_weights_of_another_tutorial_are_refused():
