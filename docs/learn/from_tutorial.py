@@ -92,8 +92,8 @@ TUTORIALS = {
         ],
     ),
 }
-# Those that write the norm themselves: with the standard deviation of a sample, as x.std() computes it, which divides by
-# d_model - 1 where nn.LayerNorm divides by d_model; some with one weight for all dimensions.
+# Those that write the norm themselves: with the standard deviation of a sample, x.std(), which divides by d_model - 1
+# where nn.LayerNorm divides by d_model; some with one weight for all dimensions. Many readers put nn.LayerNorm there.
 SAMPLE_NORM = {"annotated", "pytorch-transformer"}
 COMPUTED = re.compile(r"(^|\.)(pe|P)$")  # tables of sines and cosines, which the model computes
 
@@ -112,8 +112,8 @@ def load(tutorial: str, state: dict[str, torch.Tensor], heads: int, **tokens: in
         ValueError: the weights are not those of this tutorial's model.
     """
     fields, replacements = TUTORIALS[tutorial]
-    weights = {}
-    for name, weight in state.get("model_state_dict", state).items():
+    weights, state = {}, state.get("model_state_dict", state)
+    for name, weight in state.items():
         if not COMPUTED.search(name):
             for pattern, replacement in replacements:
                 name = re.sub(pattern, replacement, name)
@@ -121,7 +121,7 @@ def load(tutorial: str, state: dict[str, torch.Tensor], heads: int, **tokens: in
     if "model.encoder.embed_tokens.weight" not in weights or "lm_head.weight" not in weights:
         raise ValueError(f"these names are not those of {tutorial}: {', '.join(list(state)[:3])}, ...")
     vocabulary, d_model = weights["model.encoder.embed_tokens.weight"].shape
-    if tutorial in SAMPLE_NORM:
+    if tutorial in SAMPLE_NORM and not any(name.endswith("norm.weight") for name in state):
         fields = fields | {"norm_eps": 1e-12}
         for name in [name for name in weights if "layer_norm" in name]:
             factor = ((d_model - 1) / d_model) ** 0.5 if name.endswith("weight") else 1.0

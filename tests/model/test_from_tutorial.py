@@ -199,14 +199,15 @@ def test_the_model_computes_what_the_tutorial_computes(name, tutorial):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["own", "annotated"])
 @torch.no_grad()
-def test_a_row_of_one_s_own_is_of_layer_norms(monkeypatch):
-    """Not of norms that divide by the standard deviation of a sample, as two of the tutorials do."""
+def test_layer_norms_are_not_taken_for_a_tutorial_s_own(name, monkeypatch):
+    """Which divide by the standard deviation of a sample. In a row of one's own, and in a tutorial that was changed."""
     _, replacements = from_tutorial.TUTORIALS["annotated"]
     monkeypatch.setitem(from_tutorial.TUTORIALS, "own", (from_tutorial.PRE_NORM, replacements))
     original = Own()
     expected = original.logits(SOURCE, MASK, TARGET)
-    model = from_tutorial.load("own", original.weights, HEADS, **TOKENS)
+    model = from_tutorial.load(name, original.weights, HEADS, **TOKENS)
     found = model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET).logits
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
