@@ -179,6 +179,7 @@ def test_the_card_of_a_run_has_license_languages_and_an_example(trained):
     card = card_of_folder(str(trained), ["en", "de"], read_search(load_translator(str(trained))))
     assert card.startswith("---\nlanguage:\n- en\n- de\nlibrary_name: transformers.js\nlicense: apache-2.0\n")
     assert "# English to German, for transformers.js" in card
+    assert "Leave blank texts out" in card
     assert re.search(r'translate\("\w.*", { max_new_tokens: \d+ }\)', card)
 
 
