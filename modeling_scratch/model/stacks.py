@@ -71,10 +71,8 @@ class ScratchStack(ScratchPreTrainedModel):
         unscaled, as `embed_tokens` returns them.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            given, embeds = (
-                "neither" if input_ids is None else "both",
-                self.ids_name.replace("input_ids", "inputs_embeds"),
-            )
+            given = "neither" if input_ids is None else "both"
+            embeds = self.ids_name.replace("input_ids", "inputs_embeds")
             raise ValueError(f"give exactly one of {self.ids_name} and {embeds}: got {given}")
         if inputs_embeds is None:
             if input_ids.ndim != 2 or input_ids.is_floating_point() or input_ids.shape[1] == 0:
