@@ -1,12 +1,15 @@
 """
-Where sentence pairs come from: local files, a data set on the Hub, or the embedded corpus; and the pairs of each split.
+Where sentence pairs come from: local files, a data set on the Hub or saved in a folder, or the embedded corpus; and the
+pairs of each split.
 
 To add another source, implement `PairSource` and choose it in `source_of`.
 """
 
 import hashlib
 import logging
+import os
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,18 +24,20 @@ from datasets import (
     DatasetDict,
     Features,
     IterableDataset,
+    ReadInstruction,
     Value,
     concatenate_datasets,
     config,
     load_dataset,
     load_dataset_builder,
+    load_from_disk,
 )
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from datasets.fingerprint import Hasher
 from xxhash import xxh3_128
 
 from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
-from ..model.batched_generation import with_features
+from ..model.batched_generation import clean, with_features
 from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, FEATURES, SOURCE, TARGET, DataSection
 from .corpus import DAYS, HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
 from .local_files import FIRST_ROWS, Columns, choose_columns, find_files, joined_cells, read_lines, read_table
@@ -248,9 +253,14 @@ class HubDataset(PairSource):
             return self._pairs(self._builder.as_streaming_dataset(split=self.split))
 
     def _pairs(self, rows: Dataset | IterableDataset) -> Dataset | IterableDataset:
+        return rows.map(**self._mapping(rows))
+
+    def _mapping(self, rows: Dataset | IterableDataset) -> dict[str, Any]:
+        """Arguments of `map` that turn rows into pairs."""
         first = list(islice(rows, FIRST_ROWS))
         columns = choose_columns(first, self.data, self.name)
-        return rows.map(partial(_texts, columns=columns, where=self.name), batched=True, remove_columns=list(first[0]))
+        function = partial(_texts, columns=columns, where=self.name)
+        return {"function": function, "batched": True, "remove_columns": list(first[0])}
 
     @cached_property
     def _builder(self) -> DatasetBuilder:
@@ -258,7 +268,7 @@ class HubDataset(PairSource):
         return load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
 
     @property
-    def revision(self) -> str:
+    def revision(self) -> str | None:
         with self._explained():
             return self._builder.hash
 
@@ -286,6 +296,67 @@ class HubDataset(PairSource):
             advice = " (set data.subset)" if "onfig name is missing" in str(error) else ""
             with as_user_error(f"data.name: {self.name!r} cannot be read{advice}: "):
                 raise
+
+
+class SavedDataset(HubDataset):
+    """
+    A split of a `DatasetDict`, or a `Dataset` as the split train, that `save_to_disk` has written to a folder. Only the
+    files that it names there are read: others, with the results of `map`, have the same rows again.
+    """
+
+    def load(self) -> Dataset:
+        """The pairs, cached by the datasets library, but not in the folder itself."""
+        with self._explained():
+            rows = self._rows()
+            mapping = self._mapping(rows)
+            digests = [_digest(Path(file["filename"])) for file in rows.cache_files]
+            key = Hasher.hash([digests, self.split, mapping["function"].keywords])
+            path = config.HF_DATASETS_CACHE / "modeling_scratch" / key / "pairs.arrow"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return rows.map(**mapping, cache_file_name=str(path), new_fingerprint=key)
+
+    def stream(self) -> IterableDataset:
+        with self._explained():
+            return self._pairs(self._rows().to_iterable_dataset())
+
+    @property
+    def revision(self) -> None:
+        return None
+
+    def fingerprint(self) -> str:
+        with self._explained():
+            paths = [Path(file["filename"]) for file in self._rows().cache_files]
+        sizes = ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
+        return f"{self.split} of {sizes}"
+
+    def _rows(self) -> Dataset:
+        """The rows of the split, which may be a part such as train[:1000], or a sum."""
+        if self.data.subset or self.data.revision:
+            raise UserError(
+                f"data.name: {self.name} was written by save_to_disk, and has no subsets or revisions; set "
+                "data.subset=null data.revision=null"
+            )
+        with as_user_error(f"data.name: {self.name} is incomplete or damaged; write it again by save_to_disk: "):
+            saved = load_from_disk(self.name, keep_in_memory=False)
+        splits = saved if isinstance(saved, DatasetDict) else {"train": saved}
+        names = ", ".join(splits)
+        asked = {part.split("[")[0].strip() for part in self.split.split("+")}
+        if missing := asked - splits.keys():
+            raise UserError(
+                f"data.name: {self.name} has no split {min(missing)!r}; it has {names}: set data.train, "
+                "data.validation and data.test to its splits, the last two to null if it has none for them"
+            )
+        parts = ReadInstruction.from_spec(self.split).to_absolute({name: len(splits[name]) for name in splits})
+        rows = [splits[part.splitname].select(range(part.from_, part.to)) for part in parts]
+        return concatenate_datasets(rows).with_format(None)
+
+
+def _is_saved(name: str) -> bool:
+    """Whether `save_to_disk` has written a folder, even if a file that it needs is gone."""
+    files = (config.DATASETDICT_JSON_FILENAME, config.DATASET_STATE_JSON_FILENAME)
+    if any(os.path.isfile(os.path.join(name, file)) for file in files):
+        return True
+    return os.path.isdir(name) and any(Path(name).glob(f"*/{config.DATASET_STATE_JSON_FILENAME}"))
 
 
 def _texts(batch: dict[Any, list], columns: Columns, where: str) -> dict[str, list[str]]:
@@ -401,7 +472,9 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
         return None
     if data.name == DATES:
         return Dates(data, split, seed)
-    return EmbeddedCorpus(data, split, seed) if data.name == EMBEDDED_CORPUS else HubDataset(data, name)
+    if data.name == EMBEDDED_CORPUS:
+        return EmbeddedCorpus(data, split, seed)
+    return (SavedDataset if _is_saved(data.name) else HubDataset)(data, name)
 
 
 def load_pairs(data: DataSection, seed: int) -> DatasetDict:
@@ -430,6 +503,8 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
         first = pairs[split][0]
         shown = " → ".join(beginning(first[side]) for side in (SOURCE, TARGET))
         shown += f", {FEATURES} {beginning(first[FEATURES])}" if FEATURES in first else ""
+        if split != "train":
+            _warn_about_empty(pairs[split], split)
         languages = " to ".join(data.names)
         logger.info(f"data: {split}: {len(pairs[split]):,} pairs, {languages}, from {source.name}; the first: {shown}")
     train, held_out = pairs.get("train"), None
@@ -457,6 +532,8 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
     if (source := source_of(split, data, seed)) is None:
         raise UserError(f"the recipe has no {split} split; set data.{split}_files or data.{split}")
     pairs = _load(source, split)
+    if split != "train":
+        _warn_about_empty(pairs, split)
     return _mix(pairs, data, seed, {}, None) if split == "train" and data.mix else pairs
 
 
@@ -488,9 +565,12 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
         except UserError as error:
             raise UserError(f"data.mix[{place}]: {error}") from error
         _warn_about_overlap(pairs, named)
-        if held_out is not None and (copies := _rows_in(pairs, held_out)):
-            logger.info(f"data: left out {len(copies):,} pairs of data.mix[{place}] that are held out for validation")
-            pairs = pairs.select([row for row in range(len(pairs)) if row not in copies])
+        if held_out is not None:
+            sources = {source for source, _ in _pairs_of(held_out)}
+            kept = [row for row, (source, _) in enumerate(_pairs_of(pairs)) if source not in sources]
+            if count := len(pairs) - len(kept):
+                logger.info(f"data: left out {count:,} pairs of data.mix[{place}] with sources held out for validation")
+                pairs = pairs.select(kept)
         if entry.tag is not None:
             pairs = pairs.map(partial(_tagged, tag=entry.tag), batched=True, desc="tagging")
         parts.append(pairs.add_column("weight", [entry.weight] * len(pairs)))
@@ -509,8 +589,9 @@ def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
     """
-    Training pairs, and validation pairs held out of them with all their copies. Drawn pairs without text on both sides
-    are dropped.
+    Training pairs, and validation pairs held out of them so that no source is in both. The first of the drawn pairs are
+    held out, each with all other targets of its source, until there are enough; copies of these pairs are left out.
+    Drawn pairs without text on both sides are dropped.
     """
     size = size or max(1, min(_FOR_VALIDATION, len(train) // 10))
     if size >= len(train):
@@ -519,30 +600,48 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
             "data.validation_files"
         )
     rows = Dataset.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
-    validation = train.select(rows["test"]["row"])
-    complete = [row for row, pair in enumerate(_pairs_of(validation)) if all(pair)]
+    drawn = rows["test"]["row"][:]
+    complete = [(row, *pair) for row, pair in zip(drawn, _pairs_of(train.select(drawn)), strict=True) if all(pair)]
     if not complete:
         raise UserError(
             f"none of the {size} pairs held out for validation has text on both sides; set a larger "
             "data.validation_size or data.validation_files"
         )
-    validation = validation if len(complete) == size else validation.select(complete)
-    logger.info(f"data: there is no validation split; held out {len(validation):,} of {len(train):,} training pairs")
-    copies = _rows_in(train, validation)
-    kept = [row for row in rows["train"]["row"][:] if row not in copies]
-    if count := len(train) - size - len(kept):
+    rows_of: dict[str, dict[str, list[int]]] = {source: defaultdict(list) for _, source, _ in complete}
+    for row, (source, target) in enumerate(_pairs_of(train)):
+        if target and source in rows_of:
+            rows_of[source][target].append(row)
+    held_out: list[int] = []
+    taken: set[int] = set()  # all rows of the held-out sources
+    for row, source, target in complete:
+        if len(held_out) >= size:
+            break
+        if row not in taken:
+            others = [others for each, (others, *_) in rows_of[source].items() if each != target]
+            held_out += [row, *others]
+            taken.update(*rows_of[source].values())
+        elif len(rows_of[source]) == 1:
+            held_out.append(row)
+    logger.info(f"data: there is no validation split; held out {len(held_out):,} of {len(train):,} training pairs")
+    if count := len(taken) - len(held_out):
         logger.info(f"data: left out {count:,} training pairs that are copies of held-out pairs")
+    kept = [row for row in (*rows["train"]["row"][:], *(row for row, *_ in complete)) if row not in taken]
     if not kept:
         raise UserError(
-            f"all other training pairs are copies of the {size:,} held out for validation; set a smaller "
-            "data.validation_size or data.validation_files"
+            f"all other training pairs have the sources of the {len(held_out):,} held out for validation; set a "
+            "smaller data.validation_size or data.validation_files"
         )
-    return train.select(kept), validation
+    return train.select(kept), train.select(held_out)
 
 
 def whole_sources(pairs: Mapping[str, Sequence[str]]) -> list[str]:
     """What models read of the sources of pairs; see `with_features`."""
     return list(map(with_features, pairs[SOURCE], pairs[FEATURES] if FEATURES in pairs else repeat("")))
+
+
+def sources_of(dataset: Dataset) -> list[str]:
+    """What models read of the sources of a data set."""
+    return whole_sources({name: dataset[name][:] for name in dataset.column_names})
 
 
 def side_of(pairs: Mapping[str, Sequence[str]], side: str) -> Sequence[str]:
@@ -551,27 +650,35 @@ def side_of(pairs: Mapping[str, Sequence[str]], side: str) -> Sequence[str]:
 
 
 def _pairs_of(dataset: Dataset) -> Iterator[tuple[str, str]]:
-    """The source, with its features, and the target of each row."""
+    """The source of each row as models read it, and the target, in which only visible characters count too."""
     for batch in dataset.iter(_READ_ROWS):
-        yield from zip(side_of(batch, SOURCE), batch[TARGET], strict=True)
-
-
-def _rows_in(pairs: Dataset, others: Dataset) -> set[int]:
-    """The rows of pairs, with text on both sides, that are also among the others."""
-    wanted = {pair for pair in _pairs_of(others) if all(pair)}
-    return {row for row, pair in enumerate(_pairs_of(pairs)) if pair in wanted}
+        yield from zip(whole_sources(batch), map(clean, batch[TARGET]), strict=True)
 
 
 def _warn_about_overlap(train: Dataset, named: dict[str, Dataset]) -> None:
-    """Log how many pairs of each split are also training pairs, on which scores would be too good."""
+    """Log how many sources of each split are also trained on: scores on them would be too good."""
     splits = {split: [pair for pair in _pairs_of(pairs) if all(pair)] for split, pairs in named.items()}
-    wanted = set().union(*splits.values())
-    overlap = {pair for pair in _pairs_of(train) if pair in wanted}
+    sources = {source for pairs in splits.values() for source, _ in pairs}
+    trained = {pair for pair in _pairs_of(train) if pair[0] in sources and pair[1]}
+    trained_sources = {source for source, _ in trained}
     for split, pairs in splits.items():
-        if count := sum(pair in overlap for pair in pairs):
+        if count := sum(source in trained_sources for source, _ in pairs):
             total = len(named[split])
             logger.log(
                 logging.WARNING if count / total > _OVERLAP_TO_WARN else logging.INFO,
-                f"data: {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are also training pairs; "
-                "scores on them are better than on new pairs",
+                f"data: the sources of {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are also in "
+                f"training pairs, with the same target for {sum(pair in trained for pair in pairs):,}; scores on them "
+                "are better than on new sources",
             )
+
+
+def _warn_about_empty(pairs: Dataset, split: str) -> None:
+    """Warn of pairs to score that have no text on a side."""
+    empty = [(row, pair) for row, pair in enumerate(_pairs_of(pairs), start=1) if not all(pair)]
+    if empty:
+        row, (source, target) = empty[0]
+        logger.warning(
+            f"data: {len(empty):,} of the {len(pairs):,} {split} pairs have an empty side, first pair {row:,} "
+            f"({beginning(source)} → {beginning(target)}); they are scored too: where the target is empty, WER counts "
+            "any output as wrong, and chrF counts none. Complete these pairs or delete them"
+        )

@@ -3,18 +3,20 @@
 import json
 import logging
 import os
+import shutil
 
 import pytest
-from datasets import Dataset, Features, Translation, Value
+from datasets import Dataset, DatasetDict, Features, Translation, Value, load_from_disk
 from test_local_files import PAIRS, en_de, loaded, table, text_files
 from transformers import MarianTokenizer
 
 from modeling_scratch.data import sources
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.local_files import check_files
-from modeling_scratch.data.sources import load_pairs, load_split, source_of
+from modeling_scratch.data.sources import load_pairs, load_split, source_of, sources_of
 from modeling_scratch.data.tokenizer import PairTokenizer, pair_lengths, tokenize_pairs, train_tokenizer
 from modeling_scratch.errors import UserError
+from modeling_scratch.recipe.schema import DataSection
 
 NUMBERED = [(f"s{i}", f"t{i}") for i in range(60)]
 
@@ -113,12 +115,126 @@ def test_the_embedded_corpus_can_hold_out_its_validation_pairs():
     assert {split: len(pairs[split]) for split in pairs} == {"train": 45, "validation": 5}
 
 
-def test_test_pairs_that_are_also_training_pairs_are_warned_about(tmp_path, caplog):
+# 40 sources, of which every fourth has three targets, one of them twice; in an order that does not follow them.
+SEVERAL = [(f"s{i}", f"t{i}{letter}") for letter in "abca" for i in range(40) if letter == "a" or i % 4 == 0]
+
+
+def test_no_source_of_held_out_pairs_is_trained_on(tmp_path):
+    """Held-out sources have all their targets, so that whichever a model writes is right."""
+    mix = [{"files": text_files(tmp_path, "more", [("s0", "x"), ("s1", "x"), ("s2", "x"), ("new", "y")])}]
+    section = en_de(train_files=text_files(tmp_path, pairs=SEVERAL), validation_size=30, mix=mix)
+    splits = load_pairs(section, 0)
+    train, held_out = pairs_of(splits["train"]), pairs_of(splits["validation"])
+    sources = {source for source, _ in held_out}
+    assert not sources & {source for source, _ in train}
+    assert set(held_out) == {pair for pair in SEVERAL if pair[0] in sources}
+    assert 30 <= len(held_out) <= 32
+    assert {pair for pair in SEVERAL if pair[0] not in sources} <= set(train)
+    assert ("new", "y") in train
+    assert pairs_of(load_split(section, 0, "validation")) == held_out
+
+
+def test_sources_that_no_pair_can_be_trained_without_are_refused(tmp_path):
+    files = text_files(tmp_path, pairs=[("the same", f"t{i}") for i in range(30)])
+    with pytest.raises(UserError, match=r"sources of the 30 .*data\.validation_files"):
+        load_pairs(en_de(train_files=files, validation_size=3), 0)
+
+
+def test_sources_that_are_also_trained_on_are_warned_about(tmp_path, caplog):
+    """Whatever their targets, and with characters that models do not read."""
     more = {"validation_files": text_files(tmp_path, "dev", [("a", "b"), ("s1", "other")])}
-    test = text_files(tmp_path, "test", [("s1", "t1"), ("s1", "t1"), ("c", "d")])
+    test = text_files(tmp_path, "test", [("s1", "t1"), ("s1\u200b", "t1"), ("c", "d")])
     load_pairs(en_de(train_files=text_files(tmp_path, pairs=NUMBERED), test_files=test, **more), 0)
-    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert "2 of the 3 test pairs (66.7%)" in warning
+    dev, test = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "1 of the 2 validation pairs (50.0%)" in dev
+    assert "same target for 0" in dev
+    assert "2 of the 3 test pairs (66.7%)" in test
+    assert "same target for 2" in test
+
+
+@pytest.mark.parametrize(
+    ("empty", "shown"), [(("silo", ""), "'silo' → ''"), (("", "S"), "'' → 'S'"), (("a", "\u200b \ufeff"), "'a' → ''")]
+)
+def test_pairs_to_score_without_text_on_a_side_are_warned_about(empty, shown, tmp_path, caplog):
+    test, further = (text_files(tmp_path, name, [("pifu", "P"), empty, empty]) for name in ("test", "further"))
+    section = en_de(train_files=text_files(tmp_path), validation_size=1, test_files=test, test_sets={"more": further})
+    load_pairs(section, 0)
+    for split in ("test", "more"):
+        assert f"2 of the 3 {split} pairs have an empty side, first pair 2 ({shown})" in caplog.text
+    caplog.clear()
+    load_split(section, 0, "more")  # as `scratch evaluate` does
+    assert "2 of the 3 more pairs" in caplog.text
+
+
+# -- folders of save_to_disk -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A DatasetDict of which the results of `map` are in its folder too, as the datasets library (5.2) keeps them."""
+    rows = Dataset.from_dict({"en": [source for source, _ in NUMBERED], "de": [target for _, target in NUMBERED]})
+    folder = tmp_path / "saved"
+    DatasetDict({"train": rows, "dev": rows.select(range(5))}).save_to_disk(folder, num_shards={"train": 3, "dev": 1})
+    load_from_disk(str(folder)).map(lambda row: {"de": row["de"].upper()})
+    assert list(folder.glob("train/cache-*.arrow"))
+    return folder
+
+
+def test_every_row_of_a_saved_data_set_is_read_once(saved):
+    files = sorted(saved.rglob("*"))
+    assert loaded(en_de(name=str(saved))) == NUMBERED
+    assert loaded(en_de(name=str(saved), validation="dev"), "validation") == NUMBERED[:5]
+    assert loaded(en_de(name=str(saved / "train"))) == NUMBERED  # a Dataset
+    part = en_de(name=str(saved), test="train[50:]+dev[:2]")
+    assert loaded(part, "test") == NUMBERED[50:] + NUMBERED[:2]
+    assert sorted(saved.rglob("*")) == files
+
+
+def test_a_saved_data_set_that_changes_is_read_again(saved):
+    section = en_de(name=str(saved), streaming=True)
+    before = source_of("train", section, 0).fingerprint()
+    load_from_disk(str(saved)).filter(lambda row: row["en"] != "s7")["train"].save_to_disk(saved.with_name("other"))
+    shutil.rmtree(saved / "train")
+    saved.with_name("other").rename(saved / "train")
+    assert loaded(section) == NUMBERED[:7] + NUMBERED[8:]
+    assert source_of("train", section, 0).fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "dataset_dict.json").unlink(), "damaged"),
+        (lambda folder: (folder / "dataset_dict.json").write_text("{"), "damaged"),
+        (lambda folder: next(folder.glob("train/data-*.arrow")).unlink(), "damaged"),
+        (lambda folder: next(folder.glob("train/data-*.arrow")).write_bytes(b"x" * 99), "damaged"),
+        (lambda folder: (folder / "train" / "state.json").unlink(), "damaged"),
+    ],
+    ids=["no splits", "broken splits", "a missing shard", "a broken shard", "no state"],
+)
+def test_damaged_saved_data_sets_are_refused(damage, message, saved):
+    damage(saved)
+    for streaming in (False, True):
+        with pytest.raises(UserError, match=rf"data\.name: .*saved.*{message}"):
+            loaded(en_de(name=str(saved), streaming=streaming))
+
+
+def test_splits_and_subsets_that_a_saved_data_set_lacks_are_named(saved):
+    with pytest.raises(UserError, match=r"no split 'validation'; it has train, dev"):
+        load_pairs(en_de(name=str(saved)), 0)
+    with pytest.raises(UserError, match=r"data\.subset=null"):
+        loaded(en_de(name=str(saved), subset="x"))
+
+
+def test_features_are_part_of_the_source(tmp_path):
+    pairs = [("sleep", "V;PST", "slept"), ("sleep", "V;PTCP", "sleeping"), ("sleep", "", "sleep")]
+    names = ["source", "features", "target"]
+    dataset = Dataset.from_list([dict(zip(names, pair, strict=True)) for pair in pairs])
+    assert sources_of(dataset) == ["V\x1fPST\x1fsleep", "V\x1fPTCP\x1fsleep", "sleep"]
+    rows = [f"w{i}\tw{i}{tag}\t{tag}\n" for i in range(20) for tag in ("PST", "PTCP")]
+    (tmp_path / "t.tsv").write_text("".join(rows))
+    columns = {"source_column": 1, "target_column": 2, "feature_columns": [3]}
+    splits = load_pairs(DataSection(train_files=str(tmp_path / "t.tsv"), validation_size=10, **columns), 0)
+    assert [len(splits[name]) for name in ("train", "validation")] == [30, 10]
 
 
 # -- several sources ---------------------------------------------------------------------------------------------------
