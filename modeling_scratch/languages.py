@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from langcodes import Language
@@ -61,6 +61,25 @@ def base_language(tag: str) -> str:
     """The language without region or script: de for de-AT, de_AT and deu."""
     code = language_code(tag) or tag.replace("_", "-").split("-")[0].lower()
     return "zh" if code == "cmn" else code  # Mandarin, the standard language of zh
+
+
+# Letters between which lines may break, since no spaces are between words, by Unicode's property Line_Break (UAX #14):
+# Thai, Lao, Khmer, Burmese and others (SA), ideographs and kana (ID, CJ), Balinese, Javanese and others (AK, AS). For
+# Tibetan, the class of the mark after each syllable says so, not that of the letters.
+_WITHOUT_SPACES = r"(?=\p{L})[\p{LB=SA}\p{LB=ID}\p{LB=CJ}\p{LB=AK}\p{LB=AS}\p{Script=Tibetan}]"
+
+
+def mostly_without_spaces(texts: Iterable[str]) -> Literal["Han", "other"] | None:
+    """In what scripts without spaces between words most letters are; None: most are in scripts with spaces."""
+    import regex  # it knows the property; Transformers and sacreBLEU depend on it
+
+    text = "".join(texts)
+    letters, spaceless, han = (
+        len(regex.findall(pattern, text)) for pattern in (r"\p{L}", _WITHOUT_SPACES, r"(?=\p{L})\p{Script=Han}")
+    )
+    if 2 * spaceless <= letters:
+        return None
+    return "Han" if 2 * han > letters else "other"
 
 
 def is_translatable(text: str) -> bool:

@@ -12,18 +12,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from .errors import UserError
 from .files import temporary_folder
-from .languages import WITHOUT_SPACES, base_language
+from .languages import WITHOUT_SPACES, base_language, mostly_without_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ MOST_RESAMPLED = 10_000  # sentences; for more, the interval would be narrow and
 _ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
 # The end of a signature if `normalized` changed a text. Scores with and without it can be compared.
 NORMALIZED = "|normalized:NFC, nothing invisible"
+SINGLE_SPACES = "|white space:single spaces"  # the end if reducing white space to single spaces changed a text
+GROUPED = "|references:all of a source"  # the end if `grouped_by_source` has grouped some
 # `INVISIBLE` in model/batched_generation.py, which travels with models and is not imported here; a test compares them.
 _INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
@@ -78,7 +80,9 @@ class Metric:
         top: it scores the first so many outputs of each source that differ and are valid, and `compute` takes lists of
             them, best first. None: only the best output.
         prepare: for a language, how each translation and reference is prepared.
-        options: for a language, further arguments of `compute`.
+        options: for a language and the references, further arguments of `compute`.
+        by_pair: of translations, it scores each pair with its own reference, as published scores are computed.
+            Otherwise, and for pairs that are not translations, it scores what `grouped_by_source` returns.
     """
 
     title: str
@@ -91,7 +95,8 @@ class Metric:
     is_whole: bool = False
     top: int | None = None
     prepare: Callable[[str], Preparation] | None = None
-    options: Callable[[str], dict[str, Any]] | None = None
+    options: Callable[[str, References], dict[str, Any]] | None = None
+    by_pair: bool = False
 
 
 def _by_sacrebleu(
@@ -112,20 +117,25 @@ def _by_sacrebleu(
     return Score(result.score, str(signature), float(result.ci))
 
 
-def bleu_options(language: str) -> dict[str, str]:
+def bleu_options(language: str, references: References) -> dict[str, str]:
     """
     How sacreBLEU splits a language into words: by default at spaces and punctuation; a language without spaces into
-    characters, and Chinese by sacreBLEU's own rules.
+    characters, and Chinese by sacreBLEU's own rules. For other languages, the script of the references decides, since
+    Wu or Dzongkha put no spaces either, and a code may name no language.
     """
     base = base_language(language)
     if base in ("zh", "yue"):
         return {"tokenize": "zh"}
-    return {"tokenize": "char"} if base in WITHOUT_SPACES else {}
+    if base in WITHOUT_SPACES:
+        return {"tokenize": "char"}
+    script = mostly_without_spaces(chain.from_iterable(references))
+    return {} if script is None else {"tokenize": "zh" if script == "Han" else "char"}
 
 
-def _ter_options(language: str) -> dict[str, bool]:
+def _ter_options(language: str, references: References) -> dict[str, bool]:
     """Chinese and Japanese characters count as words."""
-    return {"normalized": True, "asian_support": True} if base_language(language) in ("ja", "yue", "zh") else {}
+    is_asian = base_language(language) == "ja" or bleu_options(language, references) == {"tokenize": "zh"}
+    return {"normalized": True, "asian_support": True} if is_asian else {}
 
 
 @cache
@@ -295,6 +305,7 @@ _BLEU = Metric(
     range=(0, 100),
     compute=partial(_by_sacrebleu, "BLEU"),
     options=bleu_options,
+    by_pair=True,
 )
 
 METRICS: dict[str, Metric] = {
@@ -306,6 +317,7 @@ METRICS: dict[str, Metric] = {
         higher_is_better=True,
         range=(0, 100),
         compute=partial(_by_sacrebleu, "CHRF"),
+        by_pair=True,
     ),
     "ter": Metric(
         title="TER",
@@ -316,6 +328,7 @@ METRICS: dict[str, Metric] = {
         compute=partial(_by_sacrebleu, "TER"),
         on_request=True,  # it is slow: 1,000 sentences of 80 words take minutes
         options=_ter_options,
+        by_pair=True,
     ),
     "lowercased": replace(
         _BLEU,
@@ -422,6 +435,7 @@ METRICS: dict[str, Metric] = {
         compute=_by_comet,
         on_request=True,
         prepare=_comet_preparation,
+        by_pair=True,
     ),
     "aer": Metric(
         title="AER",
@@ -501,6 +515,23 @@ def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
     return -value if is_higher_better else value, loss if tells_nothing(key, value) else 0.0
 
 
+def grouped_by_source(sources: Sequence[Any], references: Texts) -> tuple[list[int], list[list[str]]]:
+    """
+    The items to score if each source with several references, such as a word with several pronunciations, is one item:
+    the place of its first pair, and all its references. Copies of a pair with the only reference stay items.
+    """
+    of_source: dict[Any, dict[str, None]] = defaultdict(dict)
+    for source, given in zip(sources, references, strict=True):
+        of_source[source][given] = None
+    first: dict[Any, int] = {}
+    places = [
+        place
+        for place, source in enumerate(sources)
+        if first.setdefault(source, place) == place or len(of_source[source]) == 1
+    ]
+    return places, [list(of_source[sources[place]]) for place in places]
+
+
 def normalized(*streams: Texts) -> tuple[list[list[str]], str]:
     """
     Texts in NFC without invisible characters, and what this adds to signatures: nothing if it changes nothing, so that
@@ -510,8 +541,13 @@ def normalized(*streams: Texts) -> tuple[list[list[str]], str]:
     itself decomposes letters of Hindi and Bangla, and reorders marks of Arabic and Hebrew. Models neither read nor
     write invisible characters.
     """
-    changed = [[normalize("NFC", _INVISIBLE.sub("", text)) for text in texts] for texts in streams]
+    changed = [[normalize("NFC", _visible(text)) for text in texts] for texts in streams]
     return changed, "" if changed == [list(texts) for texts in streams] else NORMALIZED
+
+
+def _visible(text: str) -> str:
+    """Without invisible characters, and without the white space that these kept from being stripped."""
+    return text if (visible := _INVISIBLE.sub("", text)) == text else visible.strip()
 
 
 def score(
@@ -524,6 +560,7 @@ def score(
     language: str = "en",
     metrics: Collection[str] | None = None,
     canonical: str | None = None,
+    single_spaces: bool = False,
 ) -> dict[str, float | str]:
     """
     Score a corpus of detokenized text, as `normalized` returns it.
@@ -537,6 +574,7 @@ def score(
         language: of translations and references, for metrics that tokenize.
         metrics: those to include always; None: those that are not on request.
         canonical: the form, a key of `CANONICAL`, in which whole outputs are compared; one that is not valid is wrong.
+        single_spaces: reduce white space to single spaces, for a model that writes no others.
 
     Returns:
         For each metric, such as `bleu`: the score `bleu`, its `bleu_signature`, and, if known, `bleu_interval`, half
@@ -556,6 +594,9 @@ def score(
         if not all(texts):
             raise ValueError(f"sentence {texts.index([])} has no {name}")
     streams, suffix = normalized(*outputs, *references)
+    spaced = [[" ".join(text.split()) for text in texts] for texts in streams] if single_spaces else streams
+    spaces = "" if spaced == streams else SINGLE_SPACES
+    streams = spaced
     outputs, references = streams[: len(outputs)], streams[len(outputs) :]
     resamples = RESAMPLES if final and 1 < len(outputs) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
@@ -569,10 +610,12 @@ def score(
         if metric.top is not None:
             distinct = (dict.fromkeys(map(prepared.prepare, each)) for each in outputs)
             ours = [[text for text in each if text is not None][: metric.top] for each in distinct]
-        options = metric.options(language) if metric.options else {}
+        options = metric.options(language, theirs) if metric.options else {}
         assert metric.compute is not None
         result = metric.compute(sources, ours, theirs, resamples, **options)
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + suffix}
+        if not metric.by_pair:  # the others ignore how much white space there is
+            found[f"{key}_signature"] += spaces
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     for lost, keys in unread.items():
         logger.warning(
@@ -587,6 +630,7 @@ def bleu_significance(
     references: list[str],
     language: str,
     recorded: Sequence[float | None] = (None, None),
+    sources: Texts | None = None,
 ) -> tuple[float, float, str]:
     """
     The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
@@ -594,6 +638,7 @@ def bleu_significance(
 
     Args:
         recorded: the BLEU of both when they were scored; None: not known.
+        sources: by which to group the references (see `grouped_by_source`); None: each pair is scored alone.
 
     Raises:
         UserError: there are too few or too many sentences, or the references are not those that were scored.
@@ -605,10 +650,13 @@ def bleu_significance(
         raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
     if not 1 < len(first) <= MOST_RESAMPLED:
         raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
-    (first, other, references), suffix = normalized(first, other, references)
-    options: dict[str, Any] = dict(bleu_options(language))
+    places, given = grouped_by_source(range(len(first)) if sources is None else sources, references)
+    streams, suffix = normalized([first[place] for place in places], [other[place] for place in places], *given)
+    first, other, *normal = streams
+    options: dict[str, Any] = dict(bleu_options(language, normal))
     systems: list[Any] = [("first", first), ("other", other)]
-    signatures, results = PairedTest(systems, {"BLEU": BLEU(**options)}, [references], "bs", RESAMPLES)()
+    by_number = [list(stream) for stream in zip_longest(*normal)]  # all first references, all second ones, ...
+    signatures, results = PairedTest(systems, {"BLEU": BLEU(**options)}, by_number, "bs", RESAMPLES)()
     scores: Any = results["BLEU"]
     before, after = scores
     for score, known in zip((before.score, after.score), recorded, strict=True):

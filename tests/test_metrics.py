@@ -19,7 +19,7 @@ from modeling_scratch import metrics
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub.card import build_card
-from modeling_scratch.metrics import METRICS, Metric, Score, score
+from modeling_scratch.metrics import METRICS, Metric, Score, bleu_significance, grouped_by_source, score
 from modeling_scratch.model.batched_generation import INVISIBLE
 from modeling_scratch.recipe.schema import EvaluationSection
 from modeling_scratch.training.curves import curves_figure
@@ -62,9 +62,31 @@ def test_languages_without_spaces_are_scored_by_characters(language, references,
     expected = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
     assert found["bleu"] == found["lowercased"] == expected > 60
     assert f"tok:{tokenize}" in found["bleu_signature"]
-    assert score(["", ""], translations, references, language="de")["bleu"] < 10
     if language != "th":
         assert found["ter"] < 20
+
+
+# Wu, Hakka and no language; Dzongkha, Shan and Pali in Thai letters; Okinawan; Korean, Javanese in Latin letters.
+@pytest.mark.parametrize(
+    ("language", "reference", "tokenize"),
+    [
+        ("wuu", "今朝天气邪气好，阿拉出去白相。", "zh"),  # noqa: RUF001
+        ("hak", "今晡日天時盡好，𠊎等去外背尞。", "zh"),  # noqa: RUF001
+        ("target", CHINESE[0], "zh"),
+        ("dz", "ད་རིས་གནམ་ཤིས་ལེགས་ཤོམ་འདུག།", "char"),
+        ("shn", "ဝၼ်းၼႆႉ ၾႃႉလီယူႇ ႁဝ်းမႃးႁဵၼ်းလိၵ်ႈ", "char"),
+        ("pi", "นะโมตัสสะภะคะวะโต", "char"),
+        ("ryu", "チューヤ イイ ワーチチデービル", "char"),
+        ("ko", "오늘은 날씨가 참 좋습니다.", "13a"),
+        ("jv", "Dina iki hawane apik banget.", "13a"),
+        ("de", "Das Zeichen 漢 heißt Han.", "13a"),
+    ],
+)
+def test_the_script_of_references_decides_how_other_languages_are_split(language, reference, tokenize):
+    translation = reference[:-4] + reference[-3:]
+    found = score([""], [translation], [reference], language=language)
+    assert found["bleu"] == sacrebleu.corpus_bleu([translation], [[reference]], tokenize=tokenize).score > 40
+    assert f"tok:{tokenize}|" in found["bleu_signature"]
 
 
 def test_sentences_may_have_different_numbers_of_references():
@@ -126,6 +148,47 @@ def test_the_signature_records_whether_texts_were_normalized(side):
     end = "|normalized:NFC, nothing invisible" if side else ""
     for key in ("bleu", "chrf"):
         assert found[f"{key}_signature"] == plain[f"{key}_signature"] + end
+
+
+def test_white_space_that_invisible_characters_surround_is_no_text():
+    outputs, references = ["a b", "a\u00a0b"], ["\u200e a b \ufeff", "a\u00a0b"]
+    assert score(["", ""], outputs, references, metrics=["exact_match"])["exact_match"] == 100
+
+
+def test_white_space_can_be_reduced_to_single_spaces():
+    references = ["R  O  S  O", "V\tE\u00a0M\u3000O", "F \u200b U"]
+    names, outputs = ["wer", "exact_match", "cer", "token_error_rate"], ["R O S O", "V E M O", "F U"]
+    found = score(["", "", ""], outputs, references, metrics=names, single_spaces=True)
+    assert [found[name] for name in names] == [0, 100, 0, 0]
+    assert found["wer_signature"].endswith("|white space:single spaces")
+    assert (
+        score([""], ["a b"], ["a b"], metrics=names, single_spaces=True)["wer_signature"]
+        == "different from the reference"
+    )
+    assert score([""], ["a b"], ["a  b"], metrics=names)["wer"] == 100
+
+
+def test_a_source_with_several_references_is_one_item():
+    sources = ["tomato", "the", "either", "tomato", "the", "either", "the"]
+    references = ["T AH", "DH AH", "IY", "T AA", "DH IY", "IY", "DH IY"]
+    assert grouped_by_source(sources, references) == (
+        [0, 1, 2, 5],
+        [["T AH", "T AA"], ["DH AH", "DH IY"], ["IY"], ["IY"]],
+    )
+
+
+def test_significance_groups_references_as_the_scores_do():
+    sources = ["a", "b", "a", "c"]
+    scored = [
+        score(SOURCES[:3], texts[:2] + texts[3:], [[FIRST[0], FIRST[2]], FIRST[1], FIRST[3]])
+        for texts in (TRANSLATIONS, SECOND)
+    ]
+    recorded = [each["bleu"] for each in scored]
+    difference, _, signature = bleu_significance(TRANSLATIONS, SECOND, FIRST, "de", recorded, sources)
+    assert difference == pytest.approx(recorded[1] - recorded[0])
+    assert signature == scored[0]["bleu_signature"]
+    with pytest.raises(UserError, match="the test set has changed"):
+        bleu_significance(TRANSLATIONS, SECOND, FIRST, "de", recorded)
 
 
 # -- intervals and time ------------------------------------------------------------------------------------------------

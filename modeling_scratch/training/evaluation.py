@@ -17,19 +17,19 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..data.batches import PairCollator, make_loader, plan_batches
-from ..data.sources import load_split
+from ..data.sources import load_split, sources_of
 from ..data.tokenizer import features_of, pair_lengths, texts
 from ..errors import Stopped, as_user_error
 from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Translator
 from ..inference.translations import Batch, Translations, best_texts
-from ..loading import load_confidence
-from ..metrics import METRICS, can_tell, check_beams, rank, score
+from ..loading import has_whole_symbols, load_confidence
+from ..metrics import GROUPED, METRICS, can_tell, check_beams, grouped_by_source, rank, score
 from ..model.batched_generation import setting_of
 from ..model.confidence import DOUBTFUL, Confidence
 from ..model.recorded_decoding import drop_recordings
-from ..recipe.schema import EvaluationSection, Recipe
+from ..recipe.schema import DataSection, EvaluationSection, Recipe
 from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
 from .inputs import Inputs, check_metrics, gold_links_of
@@ -239,7 +239,7 @@ def translate_and_score(
     Raises:
         UserError: a metric scores more outputs of each source than there are beams.
     """
-    sources, references = texts(pairs)
+    sources = texts(pairs)[0]
     section, keys = recipe.evaluation, recipe.evaluation.scored(final)
     check_metrics(recipe)
     beams = setting_of(model, options, "num_beams") or 1
@@ -253,23 +253,62 @@ def translate_and_score(
     with explained:
         translations = translate_on_processes(translator, sources, **options)
     outputs = [[each.text for each in row] for row in translations]
-    language, form = recipe.data.names[1], section.canonical
-    score_them = partial(score, language=language, canonical=form)
-    scores = on_main(accelerator, lambda: score_them(sources, outputs, references, final, metrics=keys))
-    found: dict[str, Any] = {"sentences": len(sources), **scores}
+
+    def score_of(keys: list[str], places: Sequence[int], references: Sequence, final: bool) -> dict[str, Any]:
+        return score(
+            [sources[place] for place in places],
+            [outputs[place] for place in places],
+            references,
+            final,
+            metrics=keys,
+            language=recipe.data.names[1],
+            canonical=section.canonical,
+            single_spaces=_joins_with_spaces(tokenizers[1]),
+        )
+
+    def scores_of_all() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for by_pair in (True, False):
+            own = [key for key in keys if METRICS[key].by_pair == by_pair]
+            places, grouped = items_to_score(recipe.data, pairs, by_pair)
+            scores = score_of(own, places, grouped, final) if own else {}
+            end = GROUPED if len(places) < len(sources) else ""
+            found |= {name: f"{value}{end}" if name.endswith("_signature") else value for name, value in scores.items()}
+        return found
+
+    found = {"sentences": len(sources), **on_main(accelerator, scores_of_all)}
     if confidence is not None:
         # Of the translators' metrics, chrF says most about few sentences.
         key = "chrf" if "chrf" in keys else keys[0]
+        places, grouped = items_to_score(recipe.data, pairs, METRICS[key].by_pair)
 
-        def score_of(kept: list[int]) -> Any:
-            ours, theirs = [outputs[place] for place in kept], [references[place] for place in kept]
-            return score_them([sources[place] for place in kept], ours, theirs, final=False, metrics=[key])[key]
+        def score_of_kept(kept: list[int]) -> Any:
+            chosen = [places[item] for item in kept], [grouped[item] for item in kept]
+            return score_of([key], *chosen, final=False)[key]
 
         numbers = [1.0 if row[0].confidence is None else row[0].confidence for row in translations]
         doubtful = sum(number < DOUBTFUL for number in numbers) / len(numbers)
-        kept = on_main(accelerator, lambda: kept_curve(numbers, score_of))
+        kept = on_main(accelerator, lambda: kept_curve([numbers[place] for place in places], score_of_kept))
         found["confidence"] = {"doubtful": doubtful, "metric": key, "kept": kept}
     return best_texts(translations), found
+
+
+def items_to_score(data: DataSection, pairs: Dataset, by_pair: bool) -> tuple[Sequence[int], Sequence]:
+    """
+    The places of the pairs to score, and the references of each: every pair with its own reference for translations and
+    a metric that is computed so (`Metric.by_pair`), otherwise what `grouped_by_source` returns.
+    """
+    references = texts(pairs)[1]
+    if by_pair and data.languages is not None:
+        return range(len(references)), references
+    return grouped_by_source(sources_of(pairs), references)
+
+
+def _joins_with_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer writes single spaces whatever it has read, such as one of `words`, of BERT or of T5."""
+    if has_whole_symbols(tokenizer):
+        return tokenizer.backend_tokenizer.decoder is None
+    return tokenizer(text_target="a  b").input_ids == tokenizer(text_target="a b").input_ids
 
 
 def kept_curve(confidences: Sequence[float], score_of: Callable[[list[int]], float]) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
-from ..data.sources import source_of
+from ..data.sources import source_of, sources_of
 from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
 from ..files import remove, write_whole
@@ -235,6 +235,7 @@ def scores_before(
                 texts(pairs[split])[1],
                 recipe.data.names[1],
                 (record.get("bleu"), None),
+                None if recipe.data.languages else sources_of(pairs[split]),
             )
         except UserError as error:
             logger.warning(f"{split}: not compared with the model before fine-tuning: {error}")

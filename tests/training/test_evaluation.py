@@ -2,12 +2,15 @@
 
 import copy
 import re
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
+import sacrebleu
 import torch
 from accelerate import Accelerator
 from conftest import SHALLOW, SMALL_MODEL, few_sentences
+from datasets import Dataset
 from translators import best, widened
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -15,12 +18,13 @@ from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import best_texts
+from modeling_scratch.inference.translations import Translation, best_texts
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
-from modeling_scratch.recipe.schema import EvaluationSection
-from modeling_scratch.training.evaluation import translate_on_processes
+from modeling_scratch.recipe.schema import DataSection, EvaluationSection, OptimizationSection, Recipe
+from modeling_scratch.training import evaluation
+from modeling_scratch.training.evaluation import translate_and_score, translate_on_processes
 from modeling_scratch.training.inputs import generation_settings
 
 SENTENCES = [pair["en"] for pair in make_corpus(36, 1, 1, seed=5)["train"]]
@@ -113,6 +117,69 @@ def test_scratch_evaluate_scores_the_test_sets_that_there_are(trained, capsys):
     with pytest.raises(SystemExit):
         evaluate.main(str(trained), ["evaluation={num_beams: 2}"])
     assert "single keys" in capsys.readouterr().err
+
+
+WORDS = train_tokenizer(iter([["R O S O V E M"]]), 100, "words")
+
+
+@pytest.fixture
+def scores_of(translator, monkeypatch):
+    """The scores of given outputs for pairs."""
+
+    def scores(pairs: list[tuple[str, ...]], outputs: list[str], target_tokenizer=WORDS, languages=None, **section):
+        found = [[Translation(text)] for text in outputs]
+        monkeypatch.setattr(evaluation, "translate_on_processes", lambda *_, **__: found)
+        source, target = languages or (None, None)
+        data = DataSection(source_language=source, target_language=target, train_files="a.tsv")
+        settings = {"optimization": OptimizationSection(max_steps=1), "evaluation": EvaluationSection(**section)}
+        recipe = Recipe(output_dir="x", data=data, **settings)
+        columns = dict(zip(("source", "target", "features"), map(list, zip(*pairs, strict=True)), strict=False))
+        tokenizers = (translator[1], target_tokenizer)
+        given = (recipe, translator[0], tokenizers, Dataset.from_dict(columns), Accelerator(cpu=True), nullcontext())
+        return translate_and_score(*given)[1]
+
+    return scores
+
+
+def test_white_space_of_targets_is_what_the_tokenizer_writes(scores_of):
+    """Single spaces for whole words. Byte-level BPE keeps it."""
+    pairs = [("roso", "R  O  S  O"), ("vemo", "V\tE\u00a0M\u3000O")]
+    decoded = WORDS.batch_decode(WORDS([target for _, target in pairs]).input_ids, skip_special_tokens=True)
+    metrics = {"metric": "wer", "metrics": ["wer", "exact_match", "cer", "token_error_rate"]}
+    found = scores_of(pairs, decoded, **metrics)
+    assert [found[key] for key in metrics["metrics"]] == [0, 100, 0, 0]
+    keeping = train_tokenizer(iter([["R O S O"]]), 300)
+    assert keeping.decode(keeping(pairs[0][1]).input_ids, skip_special_tokens=True) == pairs[0][1]
+    assert scores_of(pairs, decoded, keeping, **metrics)["wer"] == 100
+
+
+def test_each_source_is_right_if_its_output_is_one_of_its_references(scores_of):
+    """As a dictionary with several pronunciations of a word."""
+    pairs = [("tomato", "T AH"), ("tomato", "T AA"), ("either", "IY DH"), ("either", "AY DH"), ("the", "DH AH")]
+    names = ["wer", "exact_match", "token_error_rate", "cer", "token_f1"]
+    right = scores_of(pairs, ["T AA"] * 2 + ["IY DH"] * 2 + ["DH AH"], metric="wer", metrics=names)
+    assert [right[name] for name in names] == [0, 100, 0, 0, 100]
+    assert right["wer_signature"].endswith("|references:all of a source")
+    wrong = scores_of(pairs, ["T AA"] * 2 + ["DH"] * 2 + ["DH AH"], metric="wer", metrics=names)
+    assert wrong["wer"] == pytest.approx(100 / 3)
+    assert wrong["token_error_rate"] == pytest.approx(100 * 1 / 6)
+    featured = [("sleep", "slept", "PST"), ("sleep", "sleeping", "PTCP")]
+    assert scores_of(featured, ["slept"] * 2, metric="wer", metrics=["wer"])["wer"] == 50
+
+
+def test_bleu_of_translations_is_that_of_pairs_and_otherwise_of_several_references(scores_of):
+    references = [("It rains.", "Es regnet heute sehr stark."), ("It rains.", "Heute regnet es sehr stark hier.")]
+    outputs, targets = ["Heute regnet es sehr stark."] * 2, [target for _, target in references]
+    names, single = {"metric": "bleu", "metrics": ["bleu", "chrf"]}, [[target] for target in targets]
+    as_pairs = scores_of(references, outputs, languages=("en", "de"), **names)
+    assert as_pairs["bleu"] == sacrebleu.corpus_bleu(outputs, [targets]).score
+    assert as_pairs["bleu_signature"].startswith("nrefs:1|")
+    grouped = scores_of(references, outputs, **names)
+    assert grouped["bleu"] == sacrebleu.corpus_bleu(outputs[:1], single).score != as_pairs["bleu"]
+    assert grouped["chrf"] == sacrebleu.corpus_chrf(outputs[:1], single).score
+    assert grouped["bleu_signature"].startswith("nrefs:2|")
+    whole = scores_of(references, targets[:1] * 2, languages=("en", "de"), metric="wer", metrics=["wer"])
+    assert whole["wer"] == 0
 
 
 def test_generation_settings_are_valid_for_one_beam_and_for_many(translator, tmp_path):

@@ -20,6 +20,7 @@ from modeling_scratch.hub.card import build_card
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.schema import DataSection
 from modeling_scratch.training.finish import scores_before
 from modeling_scratch.training.folder import append_record, write_translations
 from modeling_scratch.training.log import RunLog
@@ -111,7 +112,7 @@ def test_fine_tuning_warns_about_a_test_set_that_it_made_worse(tmp_path, caplog)
         write_translations(tmp_path, f"before/{split}", translations)
         bleu = BLEU().corpus_score(translations, [right]).score
         append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": bleu})
-    recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(names=("en", "de")))
+    recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=DataSection())
     given = (recipe, tmp_path, dict.fromkeys(("test", "old", "same"), pairs))
     found = scores_before(*given, {"test": right, "old": wrong, "same": wrong, "new": right})
     assert found.keys() == {"test", "old", "same"}

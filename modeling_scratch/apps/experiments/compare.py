@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...data.sources import load_split
+from ...data.sources import load_split, sources_of
 from ...data.tokenizer import texts
 from ...errors import UserError
 from ...metrics import NORMALIZED, bleu_significance, scores_in, title_of
@@ -193,7 +193,7 @@ def _note_signatures(result: Comparison) -> None:
         for name, record in run.scores.items():
             for key in scores_in(record):
                 if signature := record.get(f"{key}_signature"):
-                    signature = signature.removesuffix(NORMALIZED)
+                    signature = signature.replace(NORMALIZED, "")
                     by_column.setdefault(column(name, key), {}).setdefault(signature, []).append(run.name)
     for name, signatures in by_column.items():
         if len(signatures) > 1:
@@ -211,12 +211,13 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
     def pairs(name: str, test_set: str) -> tuple[list[str], list[str]]:
         recipe = records[name].recipe
         try:
-            return texts(load_split(recipe.data, recipe.seed, test_set))
+            found = load_split(recipe.data, recipe.seed, test_set)
+            return sources_of(found), texts(found)[1]
         except (ValueError, OSError) as error:
             raise UserError(f"the data of {name} cannot be read: {error}") from None
 
     first = result.runs[0]
-    language = records[first.name].recipe.data.names[1]
+    data = records[first.name].recipe.data
     for run in result.runs[1:]:
         if unfinished := [each.name for each in (first, run) if not each.finished]:
             why = " and ".join(f"{name} is not finished" for name in unfinished)
@@ -227,12 +228,14 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
                 streams = [_scored_translations(each, test_set) for each in (first, run)]
                 if len(streams[0]) != len(streams[1]):
                     raise UserError(f"they have outputs for {len(streams[0]):,} and {len(streams[1]):,} sentences")
-                if pairs(first.name, test_set) != pairs(run.name, test_set):
+                sources, references = pairs(first.name, test_set)
+                if (sources, references) != pairs(run.name, test_set):
                     raise UserError("the sentences in their recipes differ")
                 recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
                 if None in recorded:
                     raise UserError("it needs the BLEU of both")
-                difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language, recorded)
+                grouped_by = None if data.languages else sources
+                difference = bleu_significance(*streams, references, data.names[1], recorded, grouped_by)
                 result.significance.append(Significance(run.name, test_set, *difference))
             except UserError as error:
                 result.notes.append(f"no significance test of {run.name} against {first.name} on {test_set}: {error}")
