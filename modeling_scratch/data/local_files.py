@@ -15,7 +15,7 @@ import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from glob import escape, glob
 from itertools import chain, islice
 from pathlib import Path
@@ -33,11 +33,9 @@ FIRST_ROWS = 100  # rows from which the columns of a table are known
 
 # -- lines of text files -----------------------------------------------------------------------------------------------
 
-# The beginning of XML and of the test sets and talks of WMT and IWSLT, or a line that is one tag, closed
-# on a later one.
-_MARKUP = re.compile(
-    rb"<(\?xml|!doctype|mteval|srcset|refset|tstset|doc docid|url>http|tmx|[a-z][^<>\n]*+>\s*?\n.*</[a-z])", re.I | re.S
-)
+# The beginning of XML and of the test sets and talks of WMT and IWSLT.
+_MARKUP = re.compile(rb"<(\?xml|!doctype|mteval|srcset|refset|tstset|doc docid|url>http|tmx)", re.I)
+_TAG = re.compile(rb"<([a-z][^\s<>/]*)[^<>\n]*+>\s*?\n", re.I)  # a line that is one tag
 
 
 @contextmanager
@@ -65,12 +63,23 @@ def check_file(path: Path) -> None:
         start = file.read(4000).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(LFS_POINTER):
         raise UserError(lfs_pointer_message(path))
-    if _MARKUP.match(start):
+    if _MARKUP.match(start) or _is_element(path, start):
         first = start.partition(b"\n")[0].decode(errors="replace")
         raise UserError(
             f"{path} is XML or SGML ({beginning(first)}), not one sentence per line; extract the text of its <seg> "
             "elements to a text file for each language"
         )
+
+
+def _is_element(path: Path, start: bytes) -> bool:
+    """Whether the first line is a tag, and the last one closes it. Sentences may be tags too, such as <br>."""
+    if (tag := _TAG.match(start)) is None:
+        return False
+    with _opened(path) as file:
+        if path.suffix != ".gz":
+            file.seek(max(0, path.stat().st_size - len(start)))
+        *_, last = filter(None, map(bytes.strip, file))
+    return last.lower() == b"</" + tag[1].lower() + b">"
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -142,22 +151,44 @@ def _read_cells(
         yield _row(list(zip(names, cells, strict=True)))
 
 
+# What Python's messages mean, and what to do.
+_CSV_ERRORS = {
+    "new-line character": "a carriage return in a cell without quotation marks; replace it with a space, or quote the "
+    "cell",
+    "unexpected end": "a quotation mark begins a cell, and none ends it; a mark that is text is written twice, within "
+    "quotation marks around the cell",
+    "expected after": "text after the quotation mark that ends a cell; a mark that is text is written twice",
+    "field larger": f"a cell of more than {csv.field_size_limit():,} characters; is a quotation mark not closed?",
+}
+# The first line that tells Excel the delimiter, and that other programs may have filled up with delimiters.
+_DECLARATION = re.compile(r'"?sep=(.)"?\1*\r?\n?', re.I)
+
+
 def _csv_records(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
     """The number of each row's last line, and its cells."""
-    reader = csv.reader(read_lines(path), delimiter=_delimiter(path), strict=True)
+    delimiter, skipped = _delimiter(path)
+    reader = csv.reader(islice(read_lines(path), skipped, None), delimiter=delimiter, strict=True)
+    last = skipped
     try:
         for cells in reader:
-            yield reader.line_num, cells
+            last = reader.line_num + skipped
+            yield last, cells
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}") from None
+        meaning = next((meaning for words, meaning in _CSV_ERRORS.items() if words in str(error)), error)
+        raise UserError(f"{path}, line {last + 1}: {meaning}") from None
 
 
-def _delimiter(path: Path) -> str:
+def _delimiter(path: Path) -> tuple[str, int]:
     """
-    The delimiter, of comma, semicolon and tab, that splits the first rows into the same number of cells, at least two;
-    a comma if none does. If several do, as may happen without a header, the one with the fewest cells is taken, since
-    most tables are of pairs, with a warning. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
+    The delimiter, and the number of lines before the table: 1 if the first line declares the delimiter.
+
+    Otherwise it is the one, of comma, semicolon and tab, that splits the first rows into the same number of cells, at
+    least two; a comma if none does. If several do, as may happen without a header, the one with the fewest cells is
+    taken, since most tables are of pairs, with a warning. (`csv.Sniffer` counts characters, and those of sentences
+    mislead it.)
     """
+    if declared := _DECLARATION.fullmatch(next(read_lines(path), "")):
+        return declared[1], 1
     found = {}
     for delimiter in ",;\t":
         rows = filter(None, csv.reader(read_lines(path), delimiter=delimiter, strict=True))
@@ -170,11 +201,12 @@ def _delimiter(path: Path) -> str:
     chosen = min(found, key=found.__getitem__, default=",")
     if len(found) > 1:
         _log_once(
+            path,
             logging.WARNING,
             f"data: {path}: the delimiter may be any of {' '.join(map(repr, found))}; using {chosen!r}. If that is "
             "wrong, convert the table to TSV or JSONL",
         )
-    return chosen
+    return chosen, 0
 
 
 def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
@@ -209,6 +241,8 @@ def _records(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cells(record: str, path: Path) -> list[str]:
+    if '"' not in record:
+        return record.rstrip("\r\n").split("\t")
     with as_user_error(f"{path}: "):
         return next(csv.reader([record], delimiter="\t", strict=True), [])
 
@@ -238,10 +272,11 @@ def _is_quoted(path: Path, header: bool) -> bool:
                 break
             proven = proven or names_are_quoted or not all(are_rows) or any('"' in cell for cell in cells)
     if keeps_the_rule and proven:
-        _log_once(logging.INFO, f"data: {path} is quoted like CSV: the quotation marks around cells are not text")
+        _log_once(path, logging.INFO, f"data: {path} is quoted like CSV: the quotation marks around cells are not text")
         return True
     if keeps_the_rule or proven or any(map(_has_doubled_marks, read_lines(path))):
         _log_once(
+            path,
             logging.WARNING,
             f"data: {path}: quotation marks around whole cells are kept as text; if a program added them, rename the "
             f"file to {path.name.replace('.tsv', '.csv')}",
@@ -253,9 +288,14 @@ def _has_doubled_marks(line: str) -> bool:
     return '""' in line and bool(_RECORD.fullmatch(line)) and any('""' in cell[1:-1] for cell in _QUOTED.findall(line))
 
 
-@cache
-def _log_once(level: int, message: str) -> None:
-    logger.log(level, message)
+_TOLD: set[tuple[Path, int]] = set()
+
+
+def _log_once(path: Path, level: int, message: str) -> None:
+    """Log the message about the format of a file, once for all the paths that lead to it."""
+    if (key := (path.resolve(), level)) not in _TOLD:
+        _TOLD.add(key)
+        logger.log(level, message)
 
 
 def _read_json(path: Path, _: bool) -> Iterator[dict[str, Any]]:
@@ -308,6 +348,7 @@ def _parquet_batches(path: Path) -> Iterator[tuple[list[str], list[list[Any]]]]:
 # rows as {column: cell}; columns without names are numbered from 1.
 FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
     ".jsonl": _read_json,
+    ".ndjson": _read_json,
     ".json": _read_json,
     ".csv": partial(_read_cells, records=_csv_records),
     ".tsv": partial(_read_cells, records=_tsv_records),
@@ -440,6 +481,8 @@ def _is_table(name: str) -> bool:
 
 def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
     """Pairs of text files: source and target."""
+    if len(names) == 1:
+        _check_prefix(names[0], data, key)
     has_tables = any(_is_table(name) for each in data.files().values() for name in each)
     for column in ("source_column", "target_column", "feature_columns"):
         may_be_of_others = column != "feature_columns" and (data.on_the_hub or has_tables)
@@ -480,6 +523,24 @@ def _matching(pattern: str, key: str) -> list[str]:
         return sorted(glob("*".join(map(escape, pattern.split("*"))), recursive=True))
 
 
+def _check_prefix(prefix: str, data: DataSection, key: str) -> None:
+    """Raise UserError if a name is that of a file, and not the prefix of two."""
+    path = Path(prefix)
+    if not path.is_file() or any(Path(f"{prefix}.{side}{end}").exists() for side in data.names for end in ("", ".gz")):
+        return
+    check_file(path)
+    with _opened(path) as file:
+        start = file.read(4000).removeprefix(b"\xef\xbb\xbf").lstrip()
+    have_tabs = [b"\t" in line for line in start.splitlines()]
+    kind = ".jsonl" if start.startswith((b"{", b"[")) else ".tsv" if 2 * sum(have_tabs) > len(have_tabs) else None
+    if kind is None:
+        raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
+    gzipped = ".gz" if path.suffix == ".gz" else ""
+    name = Path(prefix.removesuffix(gzipped)).with_suffix(f"{kind}{gzipped}")
+    advice = "; if it has no header, set data.source_column=1 data.target_column=2" if kind == ".tsv" else ""
+    raise UserError(f"{key}: {prefix} looks like a table of the kind {kind}; rename it to {name}{advice}")
+
+
 def _with_ending(prefix: str, side: str, data: DataSection, key: str) -> dict[str, Path]:
     """The files of one side, which end in its language or else its name, by their names without the ending, sorted."""
     found: dict[str, Path] = {}
@@ -488,9 +549,6 @@ def _with_ending(prefix: str, side: str, data: DataSection, key: str) -> dict[st
         found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
     if found:
         return dict(sorted(found.items()))
-    if Path(prefix).is_file():
-        check_file(Path(prefix))
-        raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
     name = Path(f"{prefix}.{side}")
     advice = f"Name {WHAT_CAN_BE_READ}"
     if data.languages is None:

@@ -80,8 +80,16 @@ def test_text_files_are_read_by_prefix_or_by_name(tmp_path, compress):
         ("one\r\ntwo\u2028still two\nthree", ["one", "two\u2028still two", "three"]),
         ("\ufeffone\rtwo\rthree\r", ["one", "two", "three"]),
         ("<url> says so\n<b>\na < b\n", ["<url> says so", "<b>", "a < b"]),
+        ("<br>\nPress <b>OK</b>.\n<br>\n", ["<br>", "Press <b>OK</b>.", "<br>"]),
+        ("<b>\nPress\n<b>OK</b>\n", ["<b>", "Press", "<b>OK</b>"]),
     ],
-    ids=["line feeds", "carriage returns and a byte-order mark", "tags at the beginning"],
+    ids=[
+        "line feeds",
+        "carriage returns and a byte-order mark",
+        "tags at the beginning",
+        "a tag",
+        "a tag closed later",
+    ],
 )
 def test_a_line_ends_with_any_line_break_and_only_there(content, lines, tmp_path):
     write(tmp_path / "t.en", content)
@@ -129,6 +137,43 @@ def test_tables_of_every_kind_are_read_by_language_or_column(tmp_path, kind):
     assert loaded(en_de(train_files=table(tmp_path, kind, flat))) == PAIRS
     named = table(tmp_path, kind, [{"question": source, "answer": target} for source, target in PAIRS], "named")
     assert loaded(en_de(train_files=named, source_column="question", target_column="answer")) == PAIRS
+
+
+@pytest.mark.parametrize(
+    "first", ["sep=;\r\n", "\ufeffSEP=;\r\n", '"sep=;"\n', "sep=;;\n", "sep=|\n", "sep=\t\n"], ids=repr
+)
+def test_the_line_that_declares_the_delimiter_is_no_row(first, tmp_path):
+    """As for Excel, whatever the cells would say."""
+    mark = first.replace('"', "").lstrip("\ufeff")[4]
+    rows = [("en", "de"), ("a,b", "c,d"), ('"e,\nf"', "g,h")]
+    path = write(tmp_path / "train.csv", first + "".join(f"{source}{mark}{target}\n" for source, target in rows))
+    assert loaded(en_de(train_files=path)) == [("a,b", "c,d"), ("e,\nf", "g,h")]
+    assert loaded(en_de(train_files=path, source_column=1, target_column=2))[0] == ("en", "de")
+    write(tmp_path / "train.csv", f"{first}en{mark}de\n\na{mark}b\nc\n")
+    with pytest.raises(UserError, match=r"line 5: 1 fields"):
+        loaded(en_de(train_files=path))
+
+
+def test_ndjson_is_another_name_of_jsonl(tmp_path):
+    (tmp_path / "train.ndjson").write_text('{"en": "a", "de": "b"}\n')
+    assert loaded(en_de(train_files=str(tmp_path / "train.ndjson"))) == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("deu.txt", b"Go.\tGeh.\tCC-BY 2.0\n", r"rename it to \S*deu\.tsv; if .* data\.source_column=1 data\.target"),
+        ("deu.train.gz", gzip.compress(b"go\tgeh\n", mtime=0), r"rename it to \S*deu\.tsv\.gz; if"),
+        ("pairs.train", b'\xef\xbb\xbf{"en": "Go.", "de": "Geh."}\n', r"rename it to \S*pairs\.jsonl$"),
+        ("deu.txt", b"Go.\nGeh.\nA\tB\n", r"single file of an unsupported kind; name a \.jsonl, \.ndjson"),
+    ],
+)
+def test_tables_with_other_endings_are_to_be_renamed(name, content, advice, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    for columns in ({}, {"source_column": 1, "target_column": 2}):
+        with pytest.raises(UserError, match=rf"data\.train_files: .*{advice}"):
+            check_files(DataSection(train_files=str(path), **columns))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
@@ -191,6 +236,14 @@ def test_tsv_files_with_quotes_around_every_cell_are_unquoted_if_the_header_is_q
     spoken = en_de(train_files=path, source_column=1, target_column=2)
     assert loaded(spoken) == [('"Yes."', '"Ja."'), ('"No."', '"Nein."')]
     assert caplog.text.count("spoken.csv") == 1
+
+
+def test_what_is_said_of_a_file_is_said_once_whatever_path_leads_to_it(tmp_path, caplog, monkeypatch):
+    write(tmp_path / "quoted.tsv", 'en\tde\n"a ""b"""\tc\n')
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level("INFO", logger="modeling_scratch"):
+        assert loaded(en_de(train_files="quoted.tsv")) == [('a "b"', "c")]
+    assert caplog.text.count("quoted like CSV") == 1
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
@@ -283,7 +336,8 @@ CORRUPT[len(CORRUPT) // 2] ^= 255
         ("corrupt.en.gz", bytes(CORRUPT), "corrupt.en.gz.*gzip"),
         ("wmt.en", b'<srcset setid="x" srclang="en">\n', "wmt.en.*XML"),
         ("t.en.gz", gzip.compress(b"\xef\xbb\xbf<?xml version='1.0'?>\n", mtime=0), "t.en.gz.*XML"),
-        ("t.en", b"<corpus>\r\n<s>\none</s>\n", "t.en.*XML"),
+        ("t.en", b"<corpus>\r\n<s>\none</s>\n</corpus>\n\n", "t.en.*XML"),
+        ("t.en.gz", gzip.compress(b"<corpus n='1'>\n<s>one</s>\n</CORPUS>", mtime=0), "t.en.gz.*XML"),
         ("t.en", POINTER, "t.en.*LFS"),
         ("blank.en", b"\n\n\n\n", "train split"),
     ],
@@ -309,7 +363,10 @@ def test_errors_in_text_files_name_the_file_and_the_line(name, content, message,
             "some.jsonl, row 2: column 'translation' holds 'c'",
         ),
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields"),
-        ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2"),
+        ("open.csv", b'en,de\na,"b\n\nc,d\n', "open.csv, line 2: a quotation mark begins a cell, and none ends it"),
+        ("after.csv", b'en,de\na,b\n"a" b,c\n', "after.csv, line 3: text after the quotation mark that ends a cell"),
+        ("return.csv", b"en,de\na\rb,c\n", "return.csv, line 2: a carriage return in a cell without quotation marks"),
+        ("cell.csv", b"en,de\n\na," + b"x" * 131_073, "cell.csv, line 3: a cell of more than 131,072 characters"),
         ("twice.jsonl", b'{"en": "a", "de": "b", "de": "c"}\n', r"row 1: column 'de' holds \['b', 'c'\]"),
         ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl.*nested"),
         ("long.jsonl", b'{"de": "", "en": ["' + b"x" * 10_000 + b'"]}\n', r"holds \['x{1,20}\.\.\.x{1,20}'\]"),
