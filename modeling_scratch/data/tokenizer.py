@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..loading import NO_REMOTE_CODE, has_whole_symbols
 from ..model.batched_generation import INVISIBLE, SEPARATOR
 from ..model_names import loading
@@ -76,13 +77,11 @@ def _train_symbols(
     form = normalizers.NFD() if kind == "decomposed" else normalizers.NFC()
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), form])
     symbol = {"characters": r"[\s\S]", "decomposed": r"[\s\S]", "words": r"\S+"}.get(kind, pattern or "")
-    try:
-        Regex(symbol)
-    except Exception as error:
-        raise UserError(f"tokenizer.pattern is not a regular expression: {error}") from error
     # A feature is at the beginning or after another. Without this condition, the separator would be searched for from
     # every character of a text.
-    symbols = Regex(rf"(?<![^{SEPARATOR}])[^{SEPARATOR}]+{SEPARATOR}|(?:{symbol})")
+    with as_user_error("tokenizer.pattern is not a regular expression, or ends in a comment: "):
+        Regex(symbol)
+        symbols = Regex(rf"(?<![^{SEPARATOR}])[^{SEPARATOR}]+{SEPARATOR}|(?:{symbol})")
     if kind == "words":  # decoding joins them with spaces
         tokenizer.pre_tokenizer = pre_tokenizers.Split(symbols, "removed", invert=True)
     else:
@@ -91,8 +90,26 @@ def _train_symbols(
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=False
     )
-    tokenizer.train_from_iterator(sentences, trainer)
+    with _explained_panic():
+        tokenizer.train_from_iterator(sentences, trainer)
     return tokenizer
+
+
+@contextmanager
+def _explained_panic() -> Iterator[None]:
+    """
+    Raise UserError if a regular expression takes too many steps on a text. The tokenizers library (0.23) then raises
+    pyo3_runtime.PanicException, which is no Exception and cannot be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"tokenizer.pattern gives up on a text ({error}); write it without repetitions of repetitions, such as "
+            "(a+)+, and without alternatives that begin alike"
+        ) from None
 
 
 def _train_bpe(sentences: Iterator[list[str]], vocab_size: int) -> Tokenizer:
@@ -244,8 +261,9 @@ class PairTokenizer:
         if self.cleans_sources:
             sources, targets = whole_sources(pairs), [INVISIBLE.sub("", text).strip() for text in targets]
         # text_target, since an OPUS-MT tokenizer has a SentencePiece model for each side.
-        inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
-        labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
+        with _explained_panic():
+            inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
+            labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
         kept = [
             row
             for row, (source_ids, target_ids) in enumerate(zip(inputs, labels, strict=True))

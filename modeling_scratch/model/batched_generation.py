@@ -57,7 +57,8 @@ def tokenize(
         features: of each sentence; None: none.
 
     Raises:
-        ValueError: a sentence or its features are not a string, not valid Unicode, or have more than `limit` tokens.
+        ValueError: a sentence or its features are not a string, not valid Unicode, or have more than `limit` tokens; or
+            the tokenizer's regular expression gives up.
     """
     features = [""] * len(sentences) if features is None else features
     if len(features) != len(sentences):
@@ -78,7 +79,13 @@ def tokenize(
     ids: list[list[int]] = [[] for _ in sentences]
     if filled:
         texts = [texts[index] for index in filled]
-        for index, row in zip(filled, tokenizer(texts, truncation=False, verbose=False).input_ids, strict=True):
+        try:
+            rows = tokenizer(texts, truncation=False, verbose=False).input_ids
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # that of pyo3_runtime, which cannot be imported
+                raise
+            raise ValueError(f"the tokenizer cannot read one of the inputs: {error}") from None
+        for index, row in zip(filled, rows, strict=True):
             if limit is not None and len(row) > limit:
                 raise ValueError(
                     f"input {first + index} has {len(row)} tokens, but the model takes {limit} "

@@ -8,7 +8,7 @@ from conftest import quick_run, run_training
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import tokenize_texts
 from modeling_scratch.loading import load_tokenizers
@@ -64,9 +64,23 @@ def test_symbols_without_letters_are_read_and_not_copied():
     assert tokenize_texts(tokenizer, ["🍕 ...", " "]) == [tokenizer("🍕 ...").input_ids, []]
 
 
-def test_a_pattern_that_is_none():
+@pytest.mark.parametrize("pattern", ["(", "a)|(b", r"(?x) \w+ # words"])
+def test_a_pattern_that_is_none(pattern):
     with pytest.raises(UserError, match=r"tokenizer\.pattern"):
-        train_tokenizer(iter([["a"]]), 10, "pattern", "(")
+        train_tokenizer(iter([["a"]]), 10, "pattern", pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(?:(?:a|aa)+)+c"])
+def test_a_pattern_that_gives_up_on_a_text(pattern):
+    """The tokenizers library (0.23.3) panics once Oniguruma has taken its most steps. The error is no Exception."""
+    long = "a" * 40 + "b"
+    with pytest.raises(UserError, match=r"tokenizer\.pattern gives up"):
+        train_tokenizer(iter([[long]]), 10, "pattern", pattern)
+    tokenizer = train_tokenizer(iter([["a"]]), 10, "pattern", pattern)
+    with pytest.raises(UserError, match=r"tokenizer\.pattern gives up"):
+        PairTokenizer(tokenizer, tokenizer, 99, 99)({"source": ["a"], "target": [long]}, [0])
+    with pytest.raises(ValueError, match="cannot read one of the inputs"):
+        tokenize_texts(tokenizer, ["a", long])
 
 
 @pytest.mark.parametrize(
