@@ -51,14 +51,24 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
+_LONGEST_NAME = 200  # bytes of the name of a file, which may have 255, with its ending and a temporary one
+
+
 def _are_test_sets(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    for name in value:
-        if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
-            raise ValueError(f"{name!r} is not a valid name of a test set; use letters, digits, . _ -")
     # null on the command line removes a set of the recipe
-    return {name: files for name, files in value.items() if files is not None}
+    named = {str(name): files for name, files in value.items() if files is not None}
+    used = {"train", "validation", "test"}  # names of files; not every system distinguishes cases
+    for name in named:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"{name!r} is not a valid name of a test set; use letters, digits, . _ -")
+        if len(name.encode()) > _LONGEST_NAME:
+            raise ValueError(f"{name[:20]}... is too long for the name of a test set and its file of translations")
+        if name.casefold() in used:
+            raise ValueError(f"{name!r} is not a valid name of a test set: a split or another set has it too")
+        used.add(name.casefold())
+    return named
 
 
 Interval = Annotated[int | str, BeforeValidator(_check_interval)]
@@ -157,7 +167,7 @@ class DataSection(Section):
     name: str = Field(
         EMBEDDED_CORPUS,
         description="`embedded`, translations by a small grammar; `dates`, in words and in ISO 8601; or the name of a "
-        "data set on the Hub",
+        "data set on the Hub, or a folder of `save_to_disk`",
     )
     subset: str | None = Field(None, description="the Hub data set's configuration, such as de-en of wmt14")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")

@@ -8,7 +8,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, shipped_recipes
 from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
-from modeling_scratch.recipe.schema import ModelSection
+from modeling_scratch.recipe.schema import DataSection, ModelSection
 from modeling_scratch.training.inputs import count_parameters
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
@@ -113,6 +113,22 @@ def test_a_tilde_is_expanded(monkeypatch):
     assert (recipe.output_dir, recipe.tokenizer.existing) == ("/home/ada/run", "/home/ada/d")
     files = ["/home/ada/a.en", "/home/ada/a.de"], ["/home/ada/b"], {"c": ["/home/ada/c"]}
     assert (recipe.data.train_files, recipe.data.validation_files, recipe.data.test_sets) == files
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["a/b"], ["a\0b"], [".."], ["-a"], ["x" * 251], ["\u00fc" * 126], ["Test"], ["wmt", "WMT"]],
+    ids=lambda names: repr(names)[:20],
+)
+def test_names_of_test_sets_that_cannot_be_those_of_files_are_refused(names):
+    """On any system: some do not distinguish cases. 255 bytes are the most."""
+    with pytest.raises(ValueError, match="name of a test set"):
+        DataSection(test_sets=dict.fromkeys(names, "files"))
+
+
+def test_names_of_test_sets_may_be_numbers_and_the_null_ones_are_removed():
+    sets = DataSection(test_sets={2014: "a", "\u00e9t\u00e9.v1-2": "b", "wmt": None, "WMT": "c"}).test_sets
+    assert sets == {"2014": ["a"], "\u00e9t\u00e9.v1-2": ["b"], "WMT": ["c"]}
 
 
 def test_a_model_file_needs_empty_overrides_in_the_recipe_of_a_run(tmp_path):
