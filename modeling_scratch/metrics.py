@@ -613,9 +613,8 @@ def score(
         options = metric.options(language, theirs) if metric.options else {}
         assert metric.compute is not None
         result = metric.compute(sources, ours, theirs, resamples, **options)
-        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + suffix}
-        if not metric.by_pair:  # the others ignore how much white space there is
-            found[f"{key}_signature"] += spaces
+        end = suffix if metric.by_pair else suffix + spaces  # the former ignore how much white space there is
+        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + end}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     for lost, keys in unread.items():
         logger.warning(

@@ -29,7 +29,7 @@ from ..data.tokenizer import (
     train_tokenizer,
 )
 from ..errors import UserError, as_user_error
-from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
+from ..loading import has_whole_symbols, load_config, load_tokenizers, load_translator, vocabulary_size
 from ..metrics import preparation_of
 from ..model import ScratchForConditionalGeneration
 from ..model.batched_generation import SEPARATOR, tokenize
@@ -95,7 +95,7 @@ def prepare_inputs(
         train_pairs = pairs["train"] if stream is None else stream
         tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train_pairs))
         model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
-    _check_lengths(model.config, tokenizers[0], pairs)
+    _check_sentences(model.config, tokenizers[0], pairs)
     model.generation_config = generation_settings(model, recipe.evaluation)
     use_fast_layers(model)
     before = read_progress(checkpoint) if checkpoint else None
@@ -362,13 +362,16 @@ def make_collator(recipe: Recipe, accelerator: Accelerator, pad_token_id: int) -
     return BinCollator(pad_token_id, rows=max(1, tokens // (_SHAPES * BinCollator.length)))
 
 
-def _check_lengths(
+def _check_sentences(
     config: PreTrainedConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]
 ) -> None:
-    """UserError, before hours of training rather than after, if a sentence exceeds learned positions."""
-    if config.position_embedding_type != "learned":
+    """
+    UserError, before hours of training rather than after, if a sentence exceeds learned positions, or the pattern of a
+    tokenizer gives up on it.
+    """
+    limit = config.max_position_embeddings if config.position_embedding_type == "learned" else None
+    if limit is None and not has_whole_symbols(source_tokenizer):
         return
-    limit = config.max_position_embeddings
     for split in set(pairs) - {"train"}:
         with as_user_error(f"the {split} split: ", ValueError):
             tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1, features=features_of(pairs[split]))

@@ -83,6 +83,17 @@ def test_a_pattern_that_gives_up_on_a_text(pattern):
         tokenize_texts(tokenizer, ["a", long])
 
 
+def test_a_pattern_that_gives_up_on_a_test_sentence_does_so_before_training(tmp_path, capsys):
+    for split, source in (("train", "a"), ("validation", "a"), ("test", "a" * 40 + "b")):
+        (tmp_path / f"{split}.tsv").write_text(f"{source}\tx\n" * 3)
+    options = [f"data.{split}_files={tmp_path / split}.tsv" for split in ("train", "validation", "test")]
+    options += ["data.source_column=1", "data.target_column=2", "tokenizer.kind=pattern", "tokenizer.pattern='(a+)+$'"]
+    with pytest.raises(SystemExit):
+        quick_run(tmp_path / "run", *options, "tokenizer.vocab_size=50")
+    assert "the test split: the tokenizer cannot read one of the inputs" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
