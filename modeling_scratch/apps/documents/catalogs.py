@@ -7,13 +7,12 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import unescape
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
-from .html import PROTECTED
+from .html import PROTECTED, unescape
 from .regions import Region, read_regions
 
 SOFT = "\v"  # the plain text of a line end that only wraps a long line

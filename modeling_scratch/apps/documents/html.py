@@ -1,39 +1,143 @@
 """HTML: translates text and human-readable attributes; everything else stays as it is, even if it is broken."""
 
 import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Sequence
-from html import unescape
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from html import unescape as _unescape
 from html.parser import HTMLParser
+from itertools import groupby
 
 from ...errors import UserError
 from ...languages import is_translatable
 from ..translate.kept_words import KeptWords
-from ..translate.marked_text import Markup, Slot, Text, Token, has_language
+from ..translate.marked_text import Markup, Slot, Text, Token, has_language, split_white_space
 from .document import Document
 from .regions import Region, read_regions
 
-# Elements that may be part of a sentence. All others end a paragraph, even <br>.
-_INLINE = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins"}
-_INLINE |= {"mark", "nobr", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "u"}
-_ATOMS = {"img", "input", "wbr"}
-_VOID = _ATOMS | {"area", "base", "br", "col", "embed", "hr", "link", "meta", "param", "source", "track"}
+# Elements that end a paragraph: those that are not phrasing content of the HTML standard (html-validate 10.17.0 has its
+# table), except old ones that its style sheet does not display as blocks, and <br>. All others may be part of a sentence,
+# also custom and unknown elements, which browsers display in their line.
+_BLOCKS = set(
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "caption",
+        "center",
+        "col",
+        "colgroup",
+        "dd",
+        "details",
+        "dialog",
+        "dir",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "frame",
+        "frameset",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "head",
+        "header",
+        "hgroup",
+        "hr",
+        "html",
+        "legend",
+        "li",
+        "listing",
+        "main",
+        "menu",
+        "nav",
+        "noembed",
+        "noframes",
+        "ol",
+        "optgroup",
+        "option",
+        "p",
+        "plaintext",
+        "pre",
+        "search",
+        "section",
+        "style",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+        "tfoot",
+        "th",
+        "thead",
+        "title",
+        "tr",
+        "ul",
+        "xmp",
+    ]
+)
+_VOID = set(
+    [
+        "area",
+        "base",
+        "br",
+        "col",
+        "embed",
+        "hr",
+        "img",
+        "input",
+        "keygen",
+        "link",
+        "meta",
+        "param",
+        "source",
+        "track",
+        "wbr",
+    ]
+)
+# Phrasing content whose own text is shown apart from the sentence around it, or only in place of the element.
+_APART = set(
+    ["audio", "canvas", "datalist", "iframe", "meter", "noscript", "object", "progress", "select", "template", "video"]
+)
+_OPTIONS = {"optgroup", "option"}
+_CONTROLS = {"button", "label"}
+_CUSTOM = re.compile(r"[a-z][\w.]*-[\w.-]*")
+_RUBY, _ANNOTATIONS = {"rb", "ruby"}, {"rp", "rt", "rtc"}
 _FOREIGN = {"math", "svg"}
 _PROTECTED_INLINE = {"code", "kbd", "samp", "tt", "var"} | _FOREIGN
 PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
 # Text that makes an element a reference to a footnote.
-_FOOTNOTE = {"sup": re.compile(r"[(\[]?\d{1,3}[)\]]?|[*†‡§¶]+"), "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+")}
-_MAX_FOOTNOTE_TOKENS = 12
+_FOOTNOTE = {
+    "sup": re.compile(r"[(\[]?\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*[)\]]?|[*†‡§¶]+"),  # noqa: RUF001
+    "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+"),
+}
+# The same for what declares that it is one, as EPUB 3 (epub:type) and DPUB-ARIA (role) define.
+_DECLARED_FOOTNOTE = re.compile(r"[\W_]*(?:\d+[a-z]?|[a-z]|[ivxlcdm]+)?[\W_]*", re.IGNORECASE)
+_DECLARATIONS = {"noteref", "doc-noteref"}
+_LONGEST_MARK = 6
+_MAX_FOOTNOTE_TOKENS = 30
 
 _READ_ATTRIBUTES = {"alt", "aria-label", "placeholder", "title"}
 _READ_META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?|[/"']""")
 
-_REFERENCE = re.compile("&#(?:[0-9]+|[xX][0-9a-fA-F]+)")  # the semicolon is optional in browsers
+_REFERENCE = re.compile("&#(?:[0-9]+|[xX][0-9a-fA-F]+);?")  # the semicolon is optional in browsers
 _WITHIN_TEXT = re.compile(rf"((?<![^\S\n])[^\S\n]*+\n\s*|{_REFERENCE.pattern})")
-# A "&#" without a number, after which Python's parser takes the rest of the page for text.
-_NO_REFERENCE = re.compile(r"&#(?!(?:[0-9]+|[xX][0-9a-fA-F]+)[^0-9a-fA-F])")
+# A "&#" without a number, after which Python's parser takes the rest of the page for text; or with a long one.
+_NO_REFERENCE = re.compile(r"&#(?!(?:[0-9]{1,9}|[xX][0-9a-fA-F]+)[^0-9a-fA-F])")
+# Of a decimal reference, eight digits decide, since no character has so many. int() refuses some 4,300.
+_DIGITS = re.compile("&#0*([0-9]{1,8})[0-9]*")
 
 _CHARSET = re.compile(r"""\b(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 _MAX_UNCLOSED = 200
@@ -64,18 +168,14 @@ def write_html(text: str, written: dict[str, str]) -> str:
     return "".join(escapes.get(character, character) for character in text)
 
 
+def unescape(text: str) -> str:
+    """A text with the characters that its references stand for, also those with thousands of digits."""
+    return _unescape(_DIGITS.sub(r"&#\1", text))
+
+
 def html_tokens(text: str) -> list[Token]:
     """The tokens of a page or a part of one. Their raw texts, joined, are the input."""
-    tokens: list[Token] = []
-    is_word = False  # whether there has been a word since the last link began
-    for token in (token for part in _Parser(text).parts() for token in _tokens(*part)):
-        if (token.kind, token.name) == ("open", "a"):
-            if is_word and tokens and (tokens[-1].kind, tokens[-1].name) == ("close", "a"):
-                tokens.append(Markup("break", ""))  # adjacent links, as in menus, are not one word
-            is_word = False
-        is_word |= token.kind == "text" and is_translatable(token.plain) and not is_footnote("a", token.plain)
-        tokens.append(token)
-    return tokens
+    return [token for part in _Parser(text).parts() for token in _tokens(*part)]
 
 
 class _Parser(HTMLParser):
@@ -142,9 +242,9 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
         parts = (part for part in _WITHIN_TEXT.split(raw) if part)
         return [Markup("fold", part) if "\n" in part else Text(part, _plain(part)) for part in parts]
     if kind == "end":
-        return [Markup("close" if name in _INLINE else "break", raw, name)]
+        return [Markup("break" if name in _BLOCKS else "atom" if name in _VOID else "close", raw, name)]
     if kind == "start":
-        kind = "open" if name in _INLINE else "atom" if name in _ATOMS else "break"
+        kind = "break" if name in _BLOCKS else "atom" if name in _VOID else "open"
     return [Markup(kind, raw, name, _slots(raw, name) if name else ())]  # a comment has no attributes
 
 
@@ -189,38 +289,121 @@ def _quoted(text: str) -> str:
 
 
 def with_protected_merged(tokens: Sequence[Token]) -> list[Token]:
-    """Merge each element that must not be translated, and each reference to a footnote, into one token."""
-    kept: list[Token] = []
+    """
+    Merge each element that must not be translated, or not with its sentence, and each reference to a footnote, into one
+    token. Drop the readings of ruby, since a translation is read otherwise. Separate links and controls that are not
+    one sentence.
+    """
+    return list(_parted(_without_ruby(_merged(tokens))))
+
+
+def _merged(tokens: Sequence[Token]) -> Iterator[Token]:
     ends = _ends(tokens)
     index = 0
     while index < len(tokens):
         token, end = tokens[index], index + 1
-        is_start = bool(token.name) and not token.raw.startswith("</")
-        is_excluded = is_start and _is_excluded(token)
-        is_protected = is_start and (token.name in PROTECTED or _is_footnote(tokens, index, ends[index]))
-        if is_excluded or is_protected:
-            end = ends[index]
-            within = tokens[index + 1 : end - 1]
-            is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
-            # Elements within formulas and pictures do not end a paragraph.
-            is_block |= token.name not in _FOREIGN and any(each.kind == "break" for each in within)
-            raw = "".join(each.raw for each in tokens[index:end])
-            token = Markup("break" if is_block else "atom", raw, slots=() if is_excluded else token.slots)
-        kept.append(token)
+        if token.name and not token.raw.startswith("</"):
+            whole = tokens[index : ends[index]]
+            if _is_excluded(token) or token.name in PROTECTED:
+                is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
+                # Elements within formulas and pictures do not end a paragraph.
+                is_block |= token.name not in _FOREIGN and any(each.kind == "break" for each in whole[1:-1])
+                slots = () if _is_excluded(token) else token.slots
+                token = Markup("break" if is_block else "atom", "".join(each.raw for each in whole), slots=slots)
+                end = ends[index]
+            elif _is_footnote(tokens, index, ends[index]):
+                token, end = _atom(whole), ends[index]
+            elif _is_apart(whole):
+                runs = groupby(whole, lambda each: each.kind in ("text", "fold"))
+                token, end = _atom(_with_slots(list(run)) for _, run in runs), ends[index]
+        yield replace(token, kind="break") if token.name in _APART else token
         index = end
-    return kept
+
+
+def _atom(tokens: Iterable[Token]) -> Markup:
+    """These tokens as one, with their slots."""
+    raw, slots = "", list[Slot]()
+    for each in tokens:
+        slots += [replace(slot, start=slot.start + len(raw), end=slot.end + len(raw)) for slot in each.slots]
+        raw += each.raw
+    return Markup("atom", raw, slots=tuple(slots))
+
+
+def _is_apart(tokens: Sequence[Token]) -> bool:
+    """Whether these are an element whose text is apart from the sentence around it, and contains no markup."""
+    return tokens[0].name in _APART and all(
+        each.kind in ("atom", "text", "fold") or each.name in _OPTIONS for each in tokens[1:-1]
+    )
+
+
+def _with_slots(tokens: Sequence[Token]) -> Markup:
+    """Adjacent texts and line ends, or another token, as one token, in which the words are a slot."""
+    before, words, _ = split_white_space(tokens)
+    plain = " ".join("".join(each.plain if each.kind == "text" else " " for each in words).split())
+    if not has_language(plain):
+        return _atom(tokens)
+    start = sum(len(each.raw) for each in before)
+    end = start + sum(len(each.raw) for each in words)
+    return Markup("atom", "".join(each.raw for each in tokens), slots=(Slot(start, end, plain, _written),))
+
+
+def _written(text: str) -> str:
+    return write_html(text, {})
+
+
+def _without_ruby(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Drop the tags of ruby, and its readings, whose end tags are optional."""
+    annotation = ""  # the name of the one that is open
+    for token in tokens:
+        if token.kind == "break" or token.name in _RUBY:
+            annotation = ""
+        elif token.kind == "open" and token.name in _ANNOTATIONS and annotation != "rtc":  # which contains readings
+            annotation = token.name
+        is_dropped = annotation or token.name in _RUBY | _ANNOTATIONS
+        yield Markup("dropped", token.raw) if is_dropped else token
+        if token.kind == "close" and token.name == annotation:
+            annotation = ""
+
+
+def _parted(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Put breaks between links that touch, as in menus, and between controls with no word between them, as in forms."""
+    last, is_word = "", False  # the link or control before this token; whether there has been a word since one began
+    for token in tokens:
+        is_link, is_control = token.name == "a", token.name in _CONTROLS or _CUSTOM.fullmatch(token.name) is not None
+        if token.kind == "open" and (is_link or is_control):
+            if last and (is_link if last == "a" else is_control):
+                yield Markup("break", "")
+            last, is_word = "", False
+        elif token.kind == "close" and (is_link or is_control):
+            last = token.name if is_word else ""
+        elif last == "a" or token.kind == "break" or (token.kind == "text" and token.plain.strip()):
+            last = ""
+        is_word |= token.kind == "text" and is_translatable(token.plain)
+        yield token
 
 
 def _is_footnote(tokens: Sequence[Token], index: int, end: int) -> bool:
-    """Whether the element from `index` to `end` refers to a footnote and has nothing else to translate."""
-    name = tokens[index].name
-    if (
-        name not in _FOOTNOTE
-        or end - index > _MAX_FOOTNOTE_TOKENS
-        or any(each.slots for each in tokens[index + 1 : end])
-    ):
+    """
+    Whether the element from `index` to `end` refers to a footnote: it declares this; or its text is that of one; or it
+    is a link without letters to a place in a page, directly after a word.
+    """
+    token = tokens[index]
+    if token.kind == "break" or end - index > _MAX_FOOTNOTE_TOKENS:
         return False
-    return is_footnote(name, "".join(each.plain for each in tokens[index:end] if each.kind == "text"))
+    text = "".join(each.plain for each in tokens[index:end] if each.kind == "text")
+    if token.name in _FOOTNOTE and is_footnote(token.name, text):
+        return True
+    attributes = {name: value for name, (value, _, _) in _attributes(token.raw).items()}
+    if _DECLARATIONS & {*attributes.get("epub:type", "").split(), *attributes.get("role", "").split()}:
+        return _DECLARED_FOOTNOTE.fullmatch(text.strip()) is not None
+    if token.name != "a" or "#" not in attributes.get("href", "") or not 0 < len(text) <= _LONGEST_MARK:
+        return False
+    if any(each.isalpha() or each.isspace() for each in text):
+        return False
+    near = tokens[max(index - 5, 0) : index]
+    before = next((each for each in reversed(near) if each.kind not in ("open", "close")), token)
+    last = before.plain[-1:] if before.kind == "text" else " "
+    return not last.isspace() and unicodedata.category(last) not in ("Pd", "Ps")
 
 
 def _is_excluded(token: Markup) -> bool:

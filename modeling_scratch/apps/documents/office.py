@@ -5,13 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import unescape
 
 from ...errors import UserError
 from ...languages import is_translatable, likely_locale
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
+from .html import unescape
 from .regions import Region, read_regions
 from .xml_tree import XmlNode, read_xml, write_xml
 

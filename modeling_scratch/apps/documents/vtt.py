@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from html import unescape
 
 from pysubs2.formats.webvtt import WebVTTFormat
 
@@ -10,7 +9,7 @@ from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
-from .html import write_html
+from .html import unescape, write_html
 from .regions import Region, read_regions
 from .srt import Cue, cue_tokens
 

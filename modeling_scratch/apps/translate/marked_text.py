@@ -53,7 +53,7 @@ class Markup:
 
     Args:
         kind: "open" and "close" enclose words; an "atom" stands between words; a "break" ends a paragraph; a "fold",
-            such as a line break, can replace the space between any two words.
+            such as a line break, can replace the space between any two words; what is "dropped" is in no translation.
         raw: the markup as it is written.
         name: the same for "open" and the matching "close".
         is_optional: leave it out rather than enclose no words, since some markup must not be empty.
@@ -62,7 +62,7 @@ class Markup:
         is_before_letter: for a fold: put it only before a letter, since other characters could become markup.
     """
 
-    kind: Literal["open", "close", "atom", "break", "fold"]
+    kind: Literal["open", "close", "atom", "break", "fold", "dropped"]
     raw: str
     name: str = ""
     slots: tuple[Slot, ...] = ()
@@ -253,7 +253,7 @@ class _Builder:
         elif markup.kind == "fold":
             self.paragraph.folds.append((self._length, markup))
             self._space = self._space or " "
-        else:
+        elif markup.kind != "dropped":
             self._add_atom([markup])
 
     def _nodes(self) -> list[Atom | Element]:

@@ -82,6 +82,24 @@ def test_each_line_of_plain_text_is_a_paragraph():
     assert changed(text, "text", str.upper) == (text.upper(), read)
 
 
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("html", "<p>A &#{};</p>"),
+        ("html", "<p>A &#{} b</p>"),
+        ("html", '<p title="A &#{};">A</p>'),
+        ("markdown", 'A <b title="A &#{};">b</b>'),
+        ("vtt", f"{CUES['vtt']}A &#{{}};"),
+        ("po", 'msgid "A &#{};"\nmsgstr ""\n'),
+        ("json", '{{"a": "A &#{};"}}'),
+    ],
+)
+def test_references_may_have_more_digits_than_python_reads(format, text):
+    """int() refuses more than 4,300 digits since Python 3.11. In HTML, a number of no character stands for U+FFFD."""
+    assert "A A" in changed(text.format("0" * 4300 + "65"), format)[1][-1]
+    assert "A \N{REPLACEMENT CHARACTER}" in changed(text.format("1" * 4301), format)[1][-1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_reading_takes_time_in_proportion_to_the_text(reader):

@@ -7,6 +7,7 @@ from lxml import html
 from stand_ins import always, backwards, changed
 
 from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.translate.paragraphs import translate_paragraphs
 from modeling_scratch.errors import UserError
 
 PAGE = """<!DOCTYPE html>
@@ -199,3 +200,174 @@ def test_a_page_that_declares_another_encoding_gets_references():
     assert translate_document(page, "html", always("Es schläft.")) == page.replace(
         "The child sleeps", "Es schl&#228;ft"
     )
+
+
+# Each reference is that of a program: pandoc 3.9 (EPUB 3 and 2, HTML), EbookLib's users, LibreOffice, Word, Asciidoctor,
+# MediaWiki, Sphinx, Python-Markdown.
+@pytest.mark.parametrize(
+    "reference",
+    [
+        '<a href="#fn1" class="footnote-ref" id="fnref1" epub:type="noteref">1</a>',
+        '<a href="ch001.xhtml#fn1" class="footnote-ref" id="fnref1"><sup>1</sup></a>',
+        '<a href="#fn1" role="doc-noteref">12</a>',
+        '<sup><a epub:type="noteref" href="notes.xhtml">a</a></sup>',
+        '<span epub:type="noteref"><a href="#n">iv</a></span>',
+        '<a href="#note">3</a>',
+        '<a href="#note">†</a><a href="#other">2</a>',
+        '<a class="sdfootnoteanc" name="sdfootnote1anc" href="#sdfootnote1sym"><sup>1</sup></a>',
+        '<a style="mso-footnote-id:ftn1" href="#_ftn1" name="_ftnref1" title=""><span class=MsoFootnoteReference><span '
+        'style="x"><![if !supportFootnotes]><span class=MsoFootnoteReference><span lang=EN>[1]</span></span><![endif]>'
+        "</span></span></a>",
+        '<sup class="footnote">[<a id="r" class="footnote" href="#d">1</a>]</sup>',
+        '<sup class="reference"><a href="#cite_note-1"><span class="cite-bracket">[</span>1<span class="cite-bracket">]'
+        "</span></a></sup>",
+        '<a href="#id2" id="id1" role="doc-noteref"><span class="fn-bracket">[</span>1<span>]</span></a>',
+        '<sup id="fnref:1"><a class="footnote-ref" href="#fn:1">1</a></sup>',
+        "<sup>1, 2</sup>",
+    ],
+)
+def test_a_reference_to_a_footnote_stays_between_its_sentences(reference):
+    page = f"<p>The <em>cat</em> sleeps.{reference} The man sees it{reference}.</p>"
+    read = []
+
+    def translate(sentences):
+        read.extend(sentences)
+        return backwards(sentences)
+
+    found = translate_document(page, "html", lambda given: translate_paragraphs(given, translate, "en", "de"))
+    assert read == ["The cat sleeps.", "The man sees it."]
+    assert found == f"<p>SLEEPS. <em>CAT</em> THE{reference} IT{reference}. SEES MAN THE</p>"
+
+
+def test_the_title_of_a_reference_to_a_footnote_is_translated():
+    page = '<p>A cat.<sup>[<a href="#d" title="View it.">1</a>]</sup></p>'
+    assert changed(page, "html", str.upper)[0] == page.replace("A cat", "A CAT").replace("View it", "VIEW IT")
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        '<a epub:type="noteref" href="#kiln">kiln</a>',  # of a word, which a reader explains in place
+        '<a href="#part"> 3</a>',
+        '(<a href="#part">3</a>)',
+        '<a href="page">3</a>',
+    ],
+)
+def test_other_links_are_read_with_their_sentence(link):
+    text = html.fromstring(f"<p>{link}</p>").text_content()
+    assert changed(f"<p>See the{link} now.</p>", "html")[1] == [f"See the{text} now."]
+
+
+# The phrasing content of the HTML standard, section "Content models", as html-validate 10.17.0 has it, without <br>.
+PHRASING = [
+    "a",
+    "abbr",
+    "area",
+    "audio",
+    "b",
+    "bdi",
+    "bdo",
+    "button",
+    "canvas",
+    "cite",
+    "code",
+    "data",
+    "datalist",
+    "del",
+    "dfn",
+    "em",
+    "embed",
+    "i",
+    "iframe",
+    "img",
+    "input",
+    "ins",
+    "kbd",
+    "label",
+    "link",
+    "map",
+    "mark",
+    "math",
+    "meta",
+    "meter",
+    "noscript",
+    "object",
+    "output",
+    "picture",
+    "progress",
+    "q",
+    "ruby",
+    "s",
+    "samp",
+    "script",
+    "select",
+    "slot",
+    "small",
+    "span",
+    "strong",
+    "sub",
+    "sup",
+    "svg",
+    "template",
+    "textarea",
+    "time",
+    "u",
+    "var",
+    "video",
+    "wbr",
+]
+VOID = ("area", "embed", "img", "input", "link", "meta", "wbr")
+
+
+@pytest.mark.parametrize("name", [*PHRASING, "my-icon", "o:p", "font", "tt", "unknown"])
+def test_phrasing_content_and_custom_elements_do_not_cut_a_sentence(name):
+    element = f"<{name} id=x>" if name in VOID else f"<{name} id=x></{name}>"
+    page = f"<p>The {element} old cat sleeps.</p>"
+    found, read = changed(page, "html", str.upper)
+    assert read == ["The old cat sleeps."]
+    kept = "" if name == "ruby" else f"{element} "
+    assert found == f"<p>THE {kept}OLD CAT SLEEPS.</p>"
+
+
+def test_options_and_fallbacks_are_translated_beside_their_sentence():
+    page = (
+        "<p>Take <select id=s>\n<option value=a>one &amp; more</option>\n<option>two cats </option></select> of these, "
+        '<video title="A film"><track src=x>An old page</video> man. <noscript>Allow <b>all</b>.</noscript></p>'
+    )
+    found, read = changed(page, "html", str.upper)
+    assert read == ["Take of these, man.", "Allow all.", "one & more", "two cats", "A film", "An old page"]
+    for part in ("Take", "one &amp; more", "two cats", "of these", "A film", "An old page", "man", "Allow", "all"):
+        page = page.replace(part, part.upper().replace("&AMP;", "&amp;"))
+    assert found == page
+
+
+def test_controls_of_a_form_are_not_one_sentence():
+    page = (
+        "<p>Press <button>Save</button> or <button>Cancel</button> now.</p><form><label>Name</label> <input name=a>\n"
+        "<label><i>Old</i> age <input name=b></label> <span><button>Go</button></span> <button>Stop</button></form>"
+        "<my-tab>One</my-tab><my-tab>Two</my-tab>"
+    )
+    read = ["Press Save or Cancel now.", "Name", "Old age", "Go", "Stop", "One", "Two"]
+    assert changed(page, "html") == (page, read)
+
+
+@pytest.mark.parametrize(
+    ("ruby", "base"),
+    [
+        ("<ruby>東京<rt>とうきょう</rt></ruby>", "東京"),
+        ("<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rp>(</rp><rt>じ</rt><rp>)</rp></ruby>", "漢字"),
+        ("<ruby><rb>漢<rb>字<rt>かん<rt>じ</ruby>", "漢字"),
+        ("<ruby><rb>東京</rb><rtc><rt>とう</rt><rt>きょう</rt></rtc><rtc>Tokyo</rtc></ruby>", "東京"),
+        ("<ruby><ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby><rt>Tokyo</rt></ruby>", "東京"),
+        ("<ruby><a href=x>東京</a><rt><b>とう</b>きょう</rt></ruby>", "<a href=x>東京</a>"),
+    ],
+)
+def test_the_base_of_ruby_is_read_with_its_sentence_and_its_reading_is_not(ruby, base):
+    found, read = changed(f"<p>今日は{ruby}に行く。</p>", "html")
+    assert read == [f"今日は{html.fromstring(f'<p>{base}</p>').text_content()}に行く。"]
+    assert found == f"<p>今日は{base}に行く。</p>"
+
+
+def test_ruby_without_words_stays():
+    page = "<p><ruby>…<rt>!</rt></ruby></p>"
+    assert changed(page, "html") == (page, [])

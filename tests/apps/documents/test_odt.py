@@ -172,3 +172,11 @@ def test_encrypted_and_other_documents_are_refused():
                 target.writestr(name, text)
         with pytest.raises(UserError, match=message):
             read_document(file.getvalue(), "odt")
+
+
+def test_references_in_attributes_may_have_more_digits_than_python_reads():
+    """int() refuses more than 4,300 digits since Python 3.11; XML allows any number of zeros."""
+    table = "urn:oasis:names:tc:opendocument:xmlns:table:1.0"
+    value = f"A &#{'0' * 4300}65;"
+    document = archive("odt", f'<table:table-cell xmlns:table="{table}" office:string-value="{value}"/>')
+    assert read_document(document, "odt").paragraphs == ["A A"]
