@@ -16,99 +16,21 @@ from ..translate.marked_text import Markup, Slot, Text, Token, has_language, spl
 from .document import Document
 from .regions import Region, read_regions
 
-# Elements that end a paragraph: those that are not phrasing content of the HTML standard (html-validate 10.17.0 has its
-# table), except old ones that its style sheet does not display as blocks, and <br>. All others may be part of a sentence,
-# also custom and unknown elements, which browsers display in their line.
-_BLOCKS = set(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "br",
-        "caption",
-        "center",
-        "col",
-        "colgroup",
-        "dd",
-        "details",
-        "dialog",
-        "dir",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "frame",
-        "frameset",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "head",
-        "header",
-        "hgroup",
-        "hr",
-        "html",
-        "legend",
-        "li",
-        "listing",
-        "main",
-        "menu",
-        "nav",
-        "noembed",
-        "noframes",
-        "ol",
-        "optgroup",
-        "option",
-        "p",
-        "plaintext",
-        "pre",
-        "search",
-        "section",
-        "style",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "tfoot",
-        "th",
-        "thead",
-        "title",
-        "tr",
-        "ul",
-        "xmp",
-    ]
+# Elements that end a paragraph: those that are not phrasing content of the HTML standard (as in the table of
+# html-validate 10.17.0), except old ones that its style sheet does not display as blocks; and <br>. All others may be
+# part of a sentence, also custom and unknown elements, which browsers display in their line.
+_BLOCK_NAMES = (
+    "address article aside blockquote body br caption center col colgroup dd details dialog dir div dl dt fieldset "
+    "figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html legend li listing main "
+    "menu nav noembed noframes ol optgroup option p plaintext pre search section style summary table tbody td tfoot th "
+    "thead title tr ul xmp"
 )
-_VOID = set(
-    [
-        "area",
-        "base",
-        "br",
-        "col",
-        "embed",
-        "hr",
-        "img",
-        "input",
-        "keygen",
-        "link",
-        "meta",
-        "param",
-        "source",
-        "track",
-        "wbr",
-    ]
-)
+_BLOCKS = frozenset(_BLOCK_NAMES.split())
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "keygen", "link", "meta", "param", "source"}
+_VOID |= {"track", "wbr"}
 # Phrasing content whose own text is shown apart from the sentence around it, or only in place of the element.
-_APART = set(
-    ["audio", "canvas", "datalist", "iframe", "meter", "noscript", "object", "progress", "select", "template", "video"]
-)
+_APART = {"audio", "canvas", "datalist", "iframe", "meter", "noscript", "object", "progress", "select", "template"}
+_APART |= {"video"}
 _OPTIONS = {"optgroup", "option"}
 _CONTROLS = {"button", "label"}
 _CUSTOM = re.compile(r"[a-z][\w.]*-[\w.-]*")
