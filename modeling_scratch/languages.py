@@ -57,6 +57,15 @@ def likely_locale(tag: str) -> tuple[str, str, str] | None:
     return likely.language or "", likely.script or "", likely.territory or ""
 
 
+def is_written_language(tag: str) -> bool:
+    """
+    Whether a text is the tag of a language in which people write, according to CLDR: ISO 639 has codes for so many that
+    most words of three letters are one. Codes of two letters, and tags with a script or a region, are chosen with care.
+    """
+    language = _parsed(tag)
+    return language is not None and (len(tag) == 2 or len(tag) > 3 or language.writing_population() > 0)
+
+
 def base_language(tag: str) -> str:
     """The language without region or script: de for de-AT, de_AT and deu."""
     code = language_code(tag) or tag.replace("_", "-").split("-")[0].lower()

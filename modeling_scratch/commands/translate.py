@@ -186,7 +186,7 @@ def _format_of(name: str) -> str | None:
     try:
         return format_of(name)
     except UserError as error:
-        raise UserError(f"{error}; to translate it line by line all the same, add --format lines") from None
+        raise UserError(f"{error}; if it is text with a sentence on each line, add --format lines") from None
 
 
 def _languages(

@@ -1,9 +1,12 @@
 """Documents: their text is translated, and their structure stays. Each format of `FORMATS` has a module."""
 
+import re
 from dataclasses import dataclass
+from mimetypes import MimeTypes
 from pathlib import PurePath
 
 from ...errors import UserError
+from ...languages import is_written_language
 
 
 @dataclass(frozen=True)
@@ -43,27 +46,43 @@ FORMATS = {
     "epub": Format("epub", (".epub",), has_markup=True, is_binary=True, names_target=True),
 }
 WITH_INLINE_MARKUP = {name for name, format in FORMATS.items() if format.has_markup}
-# Endings of files that are not lines of text, and that nothing here reads.
-_UNKNOWN = (
-    ".7z .adoc .ass .azw3 .csv .dfxp .doc .docm .dot .dotm .dotx .dtd .eml .fb2 .fodt .ftl .gz .ini .ipynb .js .json5 "
-    ".jsonc .jsonl .key .mobi .mqxliff .mxliff .numbers .odp .ods .org .ott .pages .pdf .php .plist .png .ppt .pptx "
-    ".pub .py .resx .rst .rtf .sbv .sdlxliff .smi .ssa .stringsdict .sub .svg .tex .tmx .toml .ts .tsv .ttml .vue "
-    ".wiki .xcstrings .xls .xlsx .xml .yaml .yml .zip"
+# Endings of plain text: what the conventions of Moses, Subword-NMT, SentencePiece, fairseq, OpenNMT and sacreBLEU call
+# files with a sentence on each line. A number may follow, as in .ref0 and .bpe32k.
+_TEXT = (
+    "bpe clean corpus cor dec detok dev devtest hyp hypo hyps in input inp lc line lines mono mt norm orig out output "
+    "piece pieces pred predictions raw ref refa refb refc refd refs sent sents sentences snt source sp spm src sys "
+    "target tc test text tgt tok train trans translation translations trg true truecased txt utf v val valid"
 )
+_NUMBERED = re.compile(r"([a-z]*)[-_]?(?:\d[\d_-]*[km]?)?")
+# Codes of languages that are also endings of programs (in the table of Pygments 2.19), translations of Qt, lyrics and
+# copies. Those of three letters that Python knows a type of files for are no languages either, such as .bin.
+_NO_LANGUAGES = {"ada", "asm", "bak", "bas", "lrc", "lua", "mac", "sas", "sh", "ts"}
 
 
 def format_of(name: str) -> str | None:
     """
-    The format of a file, by the end of its name; None: unknown, so it may be lines of text.
+    The format of a file, by the end of its name, before which or after which may be a language, as in page.html.de;
+    None: it may be lines of text, since its name has no ending, or one of text, such as a language or a number.
 
     Raises:
-        UserError: it is in a format with structure that is not in `FORMATS`.
+        UserError: the ending is another one. A file with structure would be ruined if its lines were translated.
     """
     lower = PurePath(name).name.lower()
+    stem, _, ending = lower.rpartition(".")
+    is_language = all(map(_is_language, [ending] if _is_language(ending) else ending.split("-")))  # or a pair
     for format, described in FORMATS.items():
-        if lower.endswith(described.endings):
+        if lower.endswith(described.endings) or (is_language and stem.endswith(described.endings)):
             return format
-    if lower.endswith(tuple(_UNKNOWN.split())):
-        known = ", ".join(ending for described in FORMATS.values() for ending in described.endings)
-        raise UserError(f"{name}: files of this kind are not translated, only text and {known}")
-    return None
+    is_text = (match := _NUMBERED.fullmatch(ending)) is not None and match[1] in ("", *_TEXT.split())
+    if not stem or " " in ending or is_text or is_language:
+        return None
+    known = ", ".join(ending for described in FORMATS.values() for ending in described.endings)
+    raise UserError(
+        f"{name}: files of this kind are not translated, only text (such as .txt, .de, .src or no ending) and {known}"
+    )
+
+
+def _is_language(ending: str) -> bool:
+    types = MimeTypes(filenames=())  # not those of this machine
+    has_type = len(ending) == 3 and types.guess_type(f"a.{ending}", strict=False)[0] is not None
+    return is_written_language(ending) and ending not in _NO_LANGUAGES and not has_type

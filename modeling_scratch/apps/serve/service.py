@@ -282,7 +282,8 @@ class Service:
         try:
             format = format_of(file.name) or "text"
         except UserError as error:
-            raise HTTPException(400, f"Invalid request: file format not supported: {error}") from None
+            advice = "if it is plain text, let its name end in .txt"
+            raise HTTPException(400, f"Invalid request: file format not supported: {error}; {advice}") from None
         self.clients.admit(client)
         if self._files_now >= _MOST_FILES:
             raise HTTPException(

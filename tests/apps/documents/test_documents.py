@@ -12,7 +12,7 @@ from lxml import etree
 from stand_ins import always, backwards, changed
 from translators import SENTENCES, by_hand, lines, one_vocabulary, run_translate
 
-from modeling_scratch.apps.documents import FORMATS, translation
+from modeling_scratch.apps.documents import FORMATS, format_of, translation
 from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
 from modeling_scratch.errors import UserError
@@ -239,7 +239,37 @@ def test_the_name_of_a_file_gives_its_format(run, tmp_path):
     assert (code, output, stderr.count("\n")) == (2, b"", 1)
     assert "x.pdf" in stderr
     assert ".html" in stderr
+    assert "--format lines" in stderr
     assert run(input=str(tmp_path / "x.pdf"), format="lines")[1] == lines(translation)
+
+
+CORPORA = (
+    "train.de newstest2014-deen-src.en test.spm.de train.tok.bpe.32000.en test.bpe32k deu_Latn.devtest x.zh-CN x.pt_BR "
+    "europarl-v7.de-en x.eng x.yue x.nds x.tl x.src x.ref0 x.hyp x.tok file.v1 x.2026-01-31 book.TXT part-00000 .de 63"
+)
+
+
+@pytest.mark.parametrize("name", [*CORPORA.split(), "A talk by Dr. Smith"])
+def test_names_of_corpora_are_those_of_text(name):
+    assert format_of(name) is None
+
+
+OTHERS = (
+    "lrc asciidoc adoc rest rst typ textile docbook jats mhtml ics csv doc tex bin ksh lua h5 mp3 ts sh c 7z po.bak de~ "
+    "xml opml vcf ass ini"
+)
+
+
+@pytest.mark.parametrize("ending", OTHERS.split())
+def test_files_that_are_not_known_to_be_text_are_refused(ending):
+    """Among them are endings that are also codes of languages in ISO 639-3, such as .doc, .lrc, .tex and .typ."""
+    with pytest.raises(UserError, match=rf"x\.{ending}: files of this kind .* \.txt.* \.html, "):
+        format_of(f"x.{ending}")
+
+
+def test_a_language_may_follow_the_ending_of_a_document():
+    """Apache's content negotiation (mod_negotiation) has such names."""
+    assert [format_of(name) for name in ("index.html.de", "a.srt.pt-BR", "page.html.txt")] == ["html", "srt", None]
 
 
 def test_a_file_in_utf_16_stays_in_utf_16():

@@ -260,9 +260,9 @@ def test_other_links_are_read_with_their_sentence(link):
 
 # The phrasing content of the HTML standard, section "Content models", as html-validate 10.17.0 has it, without <br>.
 PHRASING = (
-    "a abbr area audio b bdi bdo button canvas cite code data datalist del dfn em embed i iframe img input ins kbd label "
-    "link map mark math meta meter noscript object output picture progress q ruby s samp script select slot small span "
-    "strong sub sup svg template textarea time u var video wbr"
+    "a abbr area audio b bdi bdo button canvas cite code data datalist del dfn em embed i iframe img input ins kbd "
+    "label link map mark math meta meter noscript object output picture progress q ruby s samp script select slot "
+    "small span strong sub sup svg template textarea time u var video wbr"
 )
 VOID = ("area", "embed", "img", "input", "link", "meta", "wbr")
 
