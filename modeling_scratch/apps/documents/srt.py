@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count, pairwise
 from typing import NamedTuple
 
 from pysubs2.formats.subrip import SubripFormat
@@ -9,15 +10,23 @@ from pysubs2.formats.subrip import SubripFormat
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
+from ..translate.placement import Write
 from .document import Document
 from .regions import Region, read_regions
 
 _NEXT_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")
 _TAG = re.compile(r"<\s*+(/?)\s*+([A-Za-z]++)[^<>]*+>|\{\\[^{}]*\}|\\[Nnh]")
-_MARKS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)*")  # noqa: RUF001
+SPEAKER = r"(?:>|&gt;){2,}"  # ">>" where someone else begins to speak, as captions of television have it
+_MARKS = re.compile(rf"(?:\{{\\[^{{}}]*\}}|\s|[-–—♪]+|{SPEAKER})*")  # noqa: RUF001
+_NAME = re.compile(r"([^\W\d_][\w.'’ \t-]{0,30}):\s+")  # noqa: RUF001
+_SPEAKER_WITHIN = re.compile(rf"((?<![^\s>]){SPEAKER}(?=\s)\s*)")
 _SENTENCE_END = re.compile(r"""[.!?…。！？؟۔।॥։♪:\])]["'”“’‘»«›‹」』)]*$""")  # noqa: RUF001
-_SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
+_SPEAKER_BEGINS = re.compile(rf"[-–—♪#\[(]|{SPEAKER}")  # noqa: RUF001
 _LONGEST_PAUSE = 3000  # milliseconds within a sentence
+_MOST_LINES = 4  # that captions show
+_LONGEST = 300  # characters of a sentence of captions that roll up, which often have no punctuation
+# Where captions roll up: before a line, with its number; and instead of a line that repeats it, with or without tags.
+_FIRST, _SAME, _PLAIN = "\0\1\2"
 
 
 class Cue(NamedTuple):
@@ -31,59 +40,132 @@ class Cue(NamedTuple):
 
 def read_srt(text: str, kept: KeptWords) -> Document:
     """
-    Read subtitles. Cues and their times stay. Sentences are those of `cue_tokens`.
+    Read subtitles. Cues and their times stay. Sentences are those of `read_cues`.
 
     Raises:
         UserError: the text has no cues.
     """
-    tokens = cue_tokens(text, _cues(text), _TAG, _line)
-    return read_regions([Region(list(tokens), lambda words, _: words)], "".join, kept)
+    return read_cues(text, _cues(text), kept, lambda words, _: words, _TAG, _line)
 
 
-def cue_tokens(
+def read_cues(
     text: str,
     cues: Iterable[Cue],
+    kept: KeptWords,
+    write: Write,
     tag: re.Pattern[str],
     line_tokens: Callable[[str], Iterable[Token]],
     marks: re.Pattern[str] = _MARKS,
     end: str = "",
-) -> Iterator[Token]:
+) -> Document:
     """
-    The tokens of subtitles. A sentence continues across lines and cues until a cue ends with sentence-final
-    punctuation, someone else begins to speak (a line that begins with a dash, a bracket, a note or another voice),
+    Read subtitles. A sentence continues across lines and cues until a cue ends with sentence-final punctuation, someone
+    else begins to speak (a line that begins with a dash, a bracket, a note, ">>", a name in capitals or another voice),
     there is a pause of more than three seconds, or cues overlap. Its translation is spread over its lines in proportion
     to their lengths.
 
+    Where captions roll up, so that most cues begin with the last lines of the one before, these are read once, and
+    written as they are translated.
+
     Args:
+        write: escapes text.
         tag: matches tags.
         line_tokens: returns the tokens of a line.
         marks: matches what stays at the beginning of a line. A group "voice" names who speaks.
         end: what stays at the end of a line.
     """
+    cues = list(cues)
+    repeated = [0] * len(cues) if re.search(f"[{_FIRST}{_SAME}{_PLAIN}]", text) else _repeated(text, cues, tag)
+    tokens = list(_tokens(text, cues, repeated, tag, line_tokens, marks, end))
+
+    def joined(parts: list[str]) -> str:
+        return _rolled("".join(parts), tag) if any(repeated) else "".join(parts)
+
+    return read_regions([Region(tokens, write)], joined, kept)
+
+
+def _repeated(text: str, cues: list[Cue], tag: re.Pattern[str]) -> list[int]:
+    """How many lines of each cue repeat the last ones of the cue before; zeros unless most cues have such lines."""
+    rows = [[tag.sub("", line).strip() for line in text[cue.first : cue.last].split("\n")] for cue in cues]
+    rows = [[line for line in row if line] for row in rows]
+    counts = []
+    for before, lines in pairwise([[], *rows]):
+        possible = range(min(len(before), len(lines), _MOST_LINES), 0, -1)
+        counts.append(next((each for each in possible if before[-each:] == lines[:each]), 0))
+    return counts if len(cues) < 2 * sum(map(bool, counts)) + 2 else [0] * len(cues)
+
+
+def _rolled(text: str, tag: re.Pattern[str]) -> str:
+    """A translation in which lines that repeat others are filled in. They are not empty, since this would end a cue."""
+    lines = dict(re.findall(rf"{_FIRST}(\d+){_FIRST}([^\n]*)", text))
+
+    def line(match: re.Match[str]) -> str:
+        found = lines[match[2]] if match[1] == _SAME else " ".join(tag.sub("", lines[match[2]]).split())
+        return found or " "
+
+    text = re.sub(rf"([{_SAME}{_PLAIN}])(\d+)\1", line, text)
+    return re.sub(rf"{_FIRST}\d+{_FIRST}", "", re.sub(rf"{_FIRST}\d+{_FIRST}(?=\n|\Z)", " ", text))
+
+
+def _tokens(
+    text: str,
+    cues: list[Cue],
+    repeated: list[int],
+    tag: re.Pattern[str],
+    line_tokens: Callable[[str], Iterable[Token]],
+    marks: re.Pattern[str],
+    end: str,
+) -> Iterator[Token]:
     done, ended, last_line, last_voice, rest = 0, 0, "", None, ""  # rest: the end of the last line
-    for cue in cues:
-        between, voice = rest + text[done : cue.first], None
-        for number, match in enumerate(re.finditer(r"[^\n]*(?:\n|\Z)", text[cue.first : cue.last])):
+    is_rolling, length = any(repeated), 0  # length: of the sentence
+    numbers, lines = count(), dict[str, tuple[int, str]]()  # lines: the number of the last one, and how it is written
+    for cue, left in zip(cues, repeated, strict=True):
+        between, voice, is_cue = rest + text[done : cue.first], None, True  # is_cue: at the first line that is read
+        for match in re.finditer(r"[^\n]*(?:\n|\Z)", text[cue.first : cue.last]):
             if not (line := match.group()):
                 continue
-            shown, beginning = tag.sub("", line).strip(), marks.match(line)
+            shown = tag.sub("", line).strip()
+            if left and shown:
+                number, written = lines[shown]
+                mark = _SAME if line.rstrip("\n") == written else _PLAIN
+                between = rest = f"{between}{mark}{number}{mark}{line[len(line.rstrip()) :]}"
+                left -= 1
+                continue
+            beginning = marks.match(line)
             voice = beginning.groupdict().get("voice") or voice
-            is_cue = number == 0  # the first line of one
+            first = _after_name(line, beginning.end(), tag)
             is_new = not last_line or not shown or _SPEAKER_BEGINS.match(shown) or voice != last_voice
+            is_new = is_new or first > beginning.end()
             if is_cue:
-                is_new = is_new or cue.begin - ended > _LONGEST_PAUSE or cue.begin < ended
-                is_new = is_new or _SENTENCE_END.search(last_line)
-            if between or beginning[0]:
+                is_new = is_new or cue.begin - ended > _LONGEST_PAUSE or (cue.begin < ended and not is_rolling)
+                is_new = is_new or _SENTENCE_END.search(last_line) or (is_rolling and length > _LONGEST)
+            length = len(shown) if is_new else length + len(shown)
+            if is_rolling:
+                lines[shown] = next(numbers), line.rstrip("\n")
+                between += f"{_FIRST}{lines[shown][0]}{_FIRST}"
+            if between or first:
                 kind = "break" if is_new else "fold"
-                stays = is_cue or bool(beginning[0])
-                yield Markup(kind, between + beginning[0], ends_elements=is_cue, stays=stays)
-            line = line[beginning.end() :]
+                stays = is_cue or is_rolling or first > 0
+                yield Markup(kind, between + line[:first], ends_elements=is_cue, stays=stays)
+            line, is_cue = line[first:], False
             kept = line.rstrip("\n").removesuffix(end)
-            yield from line_tokens(kept)
+            for index, part in enumerate(_SPEAKER_WITHIN.split(kept)):
+                yield from [Markup("break", part)] if index % 2 else line_tokens(part)
             between = rest = line[len(kept) :]
             last_line, last_voice = shown, voice
         done, ended = cue.last, cue.end
     yield Markup("break", rest + text[done:])
+
+
+def _after_name(line: str, start: int, tag: re.Pattern[str]) -> int:
+    """
+    Where a line begins after the name of who speaks: in capitals, before a colon, and not in a text all in capitals.
+    """
+    name = _NAME.match(line, start)
+    if name is None or not name[1].isupper():
+        return start
+    is_marked = re.search(SPEAKER, line[:start]) is not None
+    return name.end() if is_marked or any(map(str.islower, tag.sub("", line[name.end() :]))) else start
 
 
 def _cues(text: str) -> list[Cue]:

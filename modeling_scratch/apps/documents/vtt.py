@@ -10,13 +10,12 @@ from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
 from .html import unescape, write_html
-from .regions import Region, read_regions
-from .srt import Cue, cue_tokens
+from .srt import SPEAKER, Cue, read_cues
 
 _BLOCK = re.compile(r"(?:[^\n]+(?:\n|\Z))+")  # lines up to an empty one
 _TAG = re.compile(r"<[^<>\n]*>?")
 _VOICE = r"<v(?:\.[^\s<>]*)?(?:[ \t]+(?P<voice>[^<>\n]*))?>"
-_MARKS = re.compile(rf"(?:{_VOICE}|\s|[-–—♪]+)*")  # noqa: RUF001
+_MARKS = re.compile(rf"(?:{_VOICE}|\s|[-–—♪]+|{SPEAKER})*")  # noqa: RUF001
 # Of a line: the time of a word, with the white space beside it; the reading of ruby; other tags; and references.
 _WITHIN_LINE = re.compile(
     r"(?P<time>(?<![^\S\n])[^\S\n]*+<[\d:.]+>\s*)|(?P<reading><rt\b[^<>]*>[^<>]*(?:</rt>)?)"
@@ -27,15 +26,14 @@ _WITHIN_LINE = re.compile(
 def read_vtt(text: str, kept: KeptWords) -> Document:
     """
     Read WebVTT subtitles. Cues, with their names, times and settings, stay, as do the header, notes, styles and
-    regions. Sentences are those of `cue_tokens`.
+    regions. Sentences are those of `read_cues`.
 
     Raises:
         UserError: the text does not begin with "WEBVTT".
     """
     if text.strip() and not text.startswith("WEBVTT"):
         raise UserError('no WebVTT subtitles: these begin with "WEBVTT"')
-    tokens = cue_tokens(text, _cues(text), _TAG, _line, _MARKS, "</v>")
-    return read_regions([Region(list(tokens), _write)], "".join, kept)
+    return read_cues(text, _cues(text), kept, _write, _TAG, _line, _MARKS, "</v>")
 
 
 def _write(text: str, written: dict[str, str]) -> str:

@@ -255,8 +255,8 @@ def test_names_of_corpora_are_those_of_text(name):
 
 
 OTHERS = (
-    "lrc asciidoc adoc rest rst typ textile docbook jats mhtml ics csv doc tex bin ksh lua h5 mp3 ts sh c 7z po.bak de~ "
-    "xml opml vcf ass ini"
+    "lrc asciidoc adoc rest rst typ textile docbook jats mhtml ics csv doc tex bin ksh lua h5 mp3 ts sh c 7z po.bak "
+    "de~ xml opml vcf ass ini"
 )
 
 

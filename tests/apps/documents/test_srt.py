@@ -1,5 +1,6 @@
 """SRT: cues stay, and sentences that span several cues are translated whole."""
 
+import itertools
 import re
 
 import pytest
@@ -86,3 +87,51 @@ def test_text_without_cues_is_refused():
 )
 def test_where_sentences_end(text, read):
     assert changed(text, "srt") == (text, read)
+
+
+@pytest.mark.parametrize(
+    ("lines", "read"),
+    [
+        # Marks of speakers: at the beginning of a line, within it and within tags.
+        ([">> The cat sleeps and", ">> No, the dog"], ["The cat sleeps and", "No, the dog"]),
+        ([">>> The cat. >> No,", "the dog"], ["The cat.", "No, the dog"]),
+        (["&gt;&gt; The cat", "&gt;&gt;BOB: the dog"], ["The cat", "the dog"]),
+        (["<i>>> The cat", ">> ANN: THE DOG</i>"], ["The cat", "THE DOG"]),
+        # Names in capitals.
+        (["BOB: The cat", "sleeps", "DR. O'NEIL 2: <i>the dog</i>"], ["The cat sleeps", "the dog"]),
+        (["- BOB: The cat", "- ÄNNE: the dog"], ["The cat", "the dog"]),
+        # Other colons and signs.
+        (["HE SAID: THE CAT", "Note: the dog"], ["HE SAID: THE CAT Note: the dog"]),
+        (["12:30 comes", "and 3 > 2"], ["12:30 comes and 3 > 2"]),
+    ],
+)
+def test_marks_and_names_of_speakers_stay_and_begin_a_sentence(lines, read):
+    text = f"1\n{TIMES}" + "\n".join(lines) + "\n"
+    assert changed(text, "srt") == (text, read)
+
+
+def test_captions_that_roll_up_are_read_once():
+    """Each cue repeats lines of the one before, as the converters of yt-dlp and CCExtractor write captions."""
+    rows = [
+        "<i>the cat</i>",
+        "<i>the cat</i>\nsleeps in",
+        "the cat\nsleeps in\nthe kiln.",
+        "the kiln.\n>> No!",
+        ">> No!",
+    ]
+    text = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n + 1},000\n{row}\n\n" for n, row in enumerate(rows, 1))
+    assert changed(text, "srt") == (text, ["the cat sleeps in the kiln.", "No!"])
+    short = changed(text, "srt", lambda read: "Ja!" if read == "No!" else "Die Katze")[0]
+    cues = ["<i>Die</i>", "<i>Die</i>\nKatze", "Die\nKatze\n ", " \n>> Ja!", ">> Ja!"]
+    assert short.split("\n\n")[:-1] == [
+        f"{n}\n00:00:0{n},000 --> 00:00:0{n + 1},000\n{cue}" for n, cue in enumerate(cues, 1)
+    ]
+
+
+def test_captions_that_roll_up_without_punctuation_have_sentences_of_some_lines():
+    rows = [f"line number {n} of the talk" for n in range(60)]
+    cues = [f"{rows[0]}", *(f"{a}\n{b}" for a, b in itertools.pairwise(rows))]
+    text = "".join(f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\n{cue}\n\n" for n, cue in enumerate(cues))
+    read = changed(text, "srt")[1]
+    assert " ".join(read) == " ".join(rows)
+    assert max(map(len, read)) < 400

@@ -113,3 +113,60 @@ def test_text_without_a_header_is_refused():
 def test_wrong_times_are_an_error_with_their_line():
     with pytest.raises(UserError, match=r"line 4: not the times of a cue: :00:01\.000"):
         translate_document("WEBVTT\n\na\n:00:01.000 --> 00:02.000\nA cat.\n", "vtt", always("a"))
+
+
+# As YouTube writes automatic captions: each line is first shown word by word, then for 10 ms, then above the next one.
+ROLLING = """WEBVTT
+Kind: captions
+Language: en
+
+00:00:00.000 --> 00:00:02.000 align:start position:0%
+ 
+a<00:00:00.400><c> child</c><00:00:00.800><c> runs &amp;</c>
+
+00:00:02.000 --> 00:00:02.010 align:start position:0%
+a child runs &amp;
+ 
+
+00:00:02.010 --> 00:00:04.000 align:start position:0%
+a child runs &amp;
+sees<00:00:02.400><c> a</c><00:00:02.800><c> dog</c>
+
+00:00:04.000 --> 00:00:04.010 align:start position:0%
+sees a dog
+ 
+
+00:00:09.000 --> 00:00:10.000 align:start position:0%
+ 
+&gt;&gt;<00:00:09.400><c> no</c>
+"""
+
+
+def test_rolling_captions_are_read_once():
+    found, read = changed(ROLLING, "vtt", str.upper)
+    assert read == ["a child runs & sees a dog", "no"]
+    blocks = [block.split("\n")[1:] for block in found.split("\n\n")[1:]]
+    lines = [[re.sub("<[^<>]*>", "", line) for line in block] for block in blocks]
+    assert lines[:4] == [
+        [" ", "A CHILD RUNS &amp;"],
+        ["A CHILD RUNS &amp;", " "],
+        ["A CHILD RUNS &amp;", "SEES A DOG"],
+        ["SEES A DOG", " "],
+    ]
+    assert lines[4][1].split() == ["&gt;&gt;", "NO"]
+    times = re.findall(r"<([\d:.]+)>", ROLLING)
+    assert (re.findall(r"<([\d:.]+)>", found), found.count("<c>")) == (times, ROLLING.count("<c>"))
+    assert frame(found) == frame(ROLLING)
+
+
+def test_lines_of_rolling_captions_without_words_do_not_end_their_cues():
+    found = translate_document(ROLLING, "vtt", always("Hund"))
+    assert [each.text.strip() for each in webvtt.from_buffer(io.StringIO(found))][:4] == ["Hund", "Hund", "Hund", ""]
+    assert [each.start for each in webvtt.from_buffer(io.StringIO(found))] == [
+        each.start for each in webvtt.from_buffer(io.StringIO(ROLLING))
+    ]
+
+
+def test_marks_of_speakers_stay():
+    text = "WEBVTT\n\n00:01.000 --> 00:02.000\n&gt;&gt; The cat. &gt;&gt; No\n<v Ann>MAN: or <i>yes</i>\n>> BOB: OK\n"
+    assert changed(text, "vtt") == (text, ["The cat.", "No", "or yes", "OK"])
