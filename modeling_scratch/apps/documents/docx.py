@@ -24,7 +24,8 @@ _READ_PROPERTIES = ("dc:title", "dc:subject", "dc:description")
 _CONTAINERS = {"w:bdo", "w:customXml", "w:dir", "w:hyperlink", "w:ins", "w:moveTo", "w:sdt", "w:smartTag"}
 _DELETED = {"w:del", "w:moveFrom"}
 _BREAKS = {"w:br", "w:cr", "w:ptab", "w:tab"}
-_LEFT_OUT = {"w:lastRenderedPageBreak", "w:proofErr", "w:softHyphen"}  # which belong to the old words and lines
+_LEFT_OUT = {"w:lastRenderedPageBreak", "w:proofErr"}  # which belong to the old words and lines
+_HYPHEN = "&\3;"  # in texts: a hyphen that does not end a line; XML cannot contain the character in it
 _FORMATS_NOTHING = {"w:lang", "w:noProof", "w:rPrChange"}
 _SHOWN_FIELDS = {"FORMTEXT", "HYPERLINK", "INDEX", "TOC"}  # whose results are text; others are computed
 _HINT = re.compile(r"""\s+[^\s=]*hint=("[^"]*"|'[^']*')""")
@@ -83,6 +84,11 @@ class _Part(FormattedPart):
             or (child.name not in ("w:p", *_DELETED) and self.has_text(child))
             for child in node.children
         )
+
+    def finished(self, text: str) -> str:
+        prefix = self._prefix
+        hyphen = f'</{prefix}t><{prefix}noBreakHyphen/><{prefix}t xml:space="preserve">'
+        return super().finished(text).replace(_HYPHEN, hyphen)
 
     def inlines(self, node: XmlNode) -> list[Inline]:
         return list(self._with_fields(list(self._inlines(node))))
@@ -144,7 +150,7 @@ class _Part(FormattedPart):
         if node.name == "w:t":
             return self.text_tokens(node)
         if node.name == "w:noBreakHyphen":
-            return [Text("-", "-")]
+            return [Text(_HYPHEN, "-")]
         if node.name == "w:ruby":
             bases = [text for base in node.find("w:rubyBase") for text in base.find("w:t")]
             return [token for text in bases for token in self.text_tokens(text)]

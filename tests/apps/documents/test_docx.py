@@ -49,6 +49,7 @@ def field(code: str, result: str) -> str:
     return f"{begin}{code}{separate}{result}{end}"
 
 
+SPACED = '<w:t xml:space="preserve">'
 NOTE, TAB = run('<w:footnoteReference w:id="1"/>'), run("<w:tab/>")
 START, STOP = '{<w:bookmarkStart w:id="1" w:name="a"/>}', '{<w:bookmarkEnd w:id="1"/>}'
 LINK, END_LINK = '{<w:hyperlink w:anchor="x">}', "{</w:hyperlink>}"
@@ -73,8 +74,10 @@ SDT, END_SDT = "{<w:sdt><w:sdtPr/><w:sdtContent>}", "{</w:sdtContent></w:sdt>}"
         (
             "the{<w:r><w:t>e</w:t><w:noBreakHyphen/><w:t>m</w:t><w:softHyphen/><w:t>ail</w:t></w:r>}",
             ["thee-mail"],
-            "THEE-MAIL",
+            f"{{<w:r>{SPACED}THEE</w:t><w:noBreakHyphen/>{SPACED}MAIL</w:t></w:r>}}{run('<w:softHyphen/>')}",
         ),
+        ("x {<w:r><w:sym w:font='Symbol' w:char='F061'/></w:r>} b", ["x b"], None),
+        (f"1…{run('<w:noBreakHyphen/>')} {run('<w:cr/>')}…", ["1…-"], None),
         ("The [ ]cat", ["The cat"], "CAT THE"),
         # Notes, bookmarks, pictures and formulas.
         (f"The cat{NOTE} sleeps.", ["The cat sleeps."], f"SLEEPS. CAT{NOTE} THE"),
@@ -305,3 +308,12 @@ def test_markup_is_well_formed_with_any_links(seed):
         assert all(each.getparent().tag == f"{W}r" for each in trees[1].iter(f"{W}t"))
         numbers = re.findall(r"x(\d+)", "".join(trees[1].itertext()))
         assert all(int(two) in (0, int(one) + 1) for one, two in itertools.pairwise(numbers))
+
+
+def test_special_characters_stay_where_their_words_stay():
+    names = ("noBreakHyphen", "softHyphen", "tab", "cr", "br", "ptab", "sym", "pgNum", "dayLong", "separator")
+    document = archive("docx", written("One" + "".join(f"{run(f'<w:{name}/>')}two" for name in names)))
+    found, read = changed(document, "docx")
+    assert read == ["One-twotwo", *["two"] * 3, "twotwotwotwotwo"]
+    parts = [re.findall(r"<w:(\w+)/>|>(\w+)<", body("docx", each)) for each in (document, found)]
+    assert parts[0] == parts[1]
