@@ -11,6 +11,7 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 
 from ...errors import UserError
+from .tables import layout_table
 
 # None of these patterns reads past the next beginning of what it matches, so that they take linear time.
 _LINE_END = r"\n(?![ \t]*\n)"  # within a paragraph
@@ -45,8 +46,9 @@ _ENVIRONMENTS = r"((?:align|alignat|equation|eqnarray|flalign|gather|multline)\*
 _KEPT = re.compile(
     rf"{_LIQUID}|{_HUGO}|(?<![#$%@])(?:{_TEMPLATE}|{_BRACES})|{_COMPONENT}|{_FORMULA}"  # ${x} is a kept word
     r"|!\[\[[^\[\]\n]+\]\]|\[\[[^\[\]\n|]+\]\](?![(\[])"  # embedded pages, wiki links
-    r"|\[-?@[^\[\]\n]+\](?![(\[])"  # citations
-    r"|\^\[[^\[\]\n]+\]"  # footnotes
+    r"|\[-?@[^\[\]]+\](?![(\[])"  # citations
+    r"|\^\[[^\[\]]+\]"  # footnotes
+    r"|\[\s*\]\{[^{}]*\}"  # anchors of Pandoc
     r"|(?<![\w:]):(?=[\w+-]*[A-Za-z+-])[\w+-]+:(?![\w:])"  # icons
     r"|(?<![\w+])\+\+[\w-]+(?:\+[\w-]+)*\+\+(?![\w+])"  # keys
     r"|(?<![\w%])%%(?:(?!%%)(?s:.))+%%"  # comments of Obsidian
@@ -56,7 +58,7 @@ PAIRS = re.compile(
     r"(?<![A-Za-z0-9_=)\]])==(?=[^\s=])((?:(?!==)[^*]|\*+(?:(?!==)[^*])+\*+)+)(?<=[^\s=])==(?![A-Za-z0-9_=])"
     r"|\^([^\s^*\[\]]+)\^"
     r"|\[\[[^\[\]\n|]+\|([^\[\]\n]*)\]\]"
-    r"|\[([^\[\]\n]+)\]\{[^{}\n]*\}"
+    r"|\[((?:[^\[\]]++|\[[^\[\]]*\])++)\]\{[^{}]*\}"
 )
 # Lines that are blocks, by their first character. "text" is translated. A "line" ends a paragraph before it; a "begin"
 # does not; a "body" is followed by indented blocks; an "item" is followed by text and indented blocks.
@@ -111,12 +113,13 @@ _DESTINATION = re.compile(rf"(?:[^\s(){{}}<>]|{_TEMPLATE})+")
 def add_dialects(parser: MarkdownIt) -> None:
     """
     Add rules: blocks of type "line", whose `meta` has the range of characters and that of the text in it, and "mdx" in
-    the environment if there are imports or exports; "kept" and "pair" in text; templates in addresses. The environment
-    must have "lines before", the number of lines before the text, for messages.
+    the environment if there are imports or exports; "layout" for tables; "kept" and "pair" in text; templates in
+    addresses. The environment must have "lines before", the number of lines before the text, for messages.
     """
     parser.block.ruler.before(
         "table", "line", _line, {"alt": ["paragraph", "reference", "blockquote", "list", "table"]}
     )
+    parser.block.ruler.before("line", "layout", layout_table)
     parser.inline.ruler.before("escape", "kept", _kept)
     parser.inline.ruler.before("escape", "pair", _pair)
     parser.block.tokenize = partial(_tokenize, parser.block.tokenize)

@@ -1,7 +1,7 @@
 """Markdown: translates paragraphs, headings, lists, quotes and tables; everything else stays as it is."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -24,8 +24,10 @@ _BEFORE_BACKSLASH = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _BLOCK_MARKER = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
 # At the end of a text, but not part of it: attributes and ids.
 _BESIDE_TEXT = re.compile(r"(?<=\s)(?:\{:?[ \t]*[#.][^{}\n]*\}|\[#[\w-]+\]|\^[\w-]+)\Z")
-_ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture, code or emphasis
-_PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
+_ATTRIBUTES = re.compile(r"\{[^{}]*\}")  # directly after a link, a picture, code or emphasis
+_PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|]+")
+_TABLES = ("layout", "table_open", "table_close")
+_CAPTION = re.compile(r"[Tt]able:\s+")  # of Pandoc, before or after a table
 _DELIMITERS = ("emphasis", "strikethrough")
 _SPANS = ("autolink", "backticks", "emphasis", "image", "link", "strikethrough")
 _READABLE = re.compile(r"""(?<=\s)(?:alt|caption|title)=("[^"\\\n]*")""")
@@ -42,16 +44,8 @@ def read_markdown(text: str, kept: KeptWords) -> Document:
         UserError: blocks are nested more than 50 deep.
     """
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
-    regions = list(_Reader(text, begin).regions())
-
-    def joined(found: list[str]) -> str:
-        parts, done = [], 0
-        for (start, end, _), written in zip(regions, found, strict=True):
-            parts += [text[done:start], written]
-            done = end
-        return "".join(parts) + text[done:]
-
-    return read_regions([region for _, _, region in regions], joined, kept)
+    regions, joined = _Reader(text, begin).read()
+    return read_regions(regions, lambda found: joined(iter(found)), kept)
 
 
 def write_markdown(text: str, written: dict[str, str]) -> str:
@@ -79,6 +73,9 @@ def _begin(source: str, written: str) -> str:
     return f"{written[: before.end()]}\\{written[before.end() :]}"
 
 
+_Joined = Callable[[Iterator[str]], str]  # given what is written of the next regions, returns a part of the text
+
+
 class _Reader:
     """
     Finds the regions of a text. The parser reports the lines of each block. It reports no positions within a block, so
@@ -86,9 +83,8 @@ class _Reader:
     """
 
     def __init__(self, text: str, begin: int):
-        self.text, self.begin = text, begin
-        # Where each line starts.
-        self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
+        self._enter(text, begin)
+        self.references: dict = {}
         options = {"strikethrough_single_tilde": True}  # which are subscripts elsewhere
         self.parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
         add_dialects(self.parser)
@@ -101,6 +97,11 @@ class _Reader:
             if rule != "text":
                 self._watch(rule)
         self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, tokens
+
+    def _enter(self, text: str, begin: int) -> None:
+        self.text, self.begin = text, begin
+        # Where each line starts.
+        self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
 
     def _watch(self, name: str) -> None:
         """Record where a rule applies."""
@@ -125,11 +126,51 @@ class _Reader:
 
         ruler.at(name, watched)
 
-    def regions(self) -> Iterator[tuple[int, int, Region]]:
-        """The start and end of each region in the text, and the region, in document order."""
+    def read(self) -> tuple[list[Region], _Joined]:
+        """The regions of the text, and a function that returns the text with what is written of them."""
+        text, parts = self.text, list(self._parts())
+
+        def joined(found: Iterator[str]) -> str:
+            pieces, done = [], 0
+            for start, end, _, write in parts:
+                pieces += [text[done:start], write(found)]
+                done = end
+            return "".join(pieces) + text[done:]
+
+        return [region for _, _, regions, _ in parts for region in regions], joined
+
+    def _parts(self) -> Iterator[tuple[int, int, list[Region], _Joined]]:
+        """The start and end of each part of the text that is written anew, its regions, and what writes it."""
+        for start, end, part in self._regions():
+            if isinstance(part, Region):
+                yield start, end, [part], next
+            else:
+                yield start, end, *self._cells(part, self.text[start : self.begin + part.meta["begin"]])
+
+    def _cells(self, block: Block, before: str) -> tuple[list[Region], _Joined]:
+        """A table that is laid out by its cells, and what precedes each of its lines."""
+        table, outer = block.meta["table"], (self.text, self.begin)
+        rows = []
+        for row in table.rows:
+            rows.append([])
+            for cell in row:
+                self._enter(cell, 0)
+                rows[-1].append(self.read())
+        self._enter(*outer)
+
+        def joined(found: Iterator[str]) -> str:
+            lines = table.write([[write(found) for _, write in row] for row in rows])
+            return "\n".join((before + line).rstrip() for line in lines)
+
+        return [region for row in rows for regions, _ in row for region in regions], joined
+
+    def _regions(self) -> Iterator[tuple[int, int, Region | Block]]:
+        """The start and end of each region in the text, and the region, or the token of a table, in document order."""
         blocks, env = self._blocks()
-        row, column, is_cell = 0, 0, False
+        row, column, is_cell, is_near_table = 0, 0, False, False
         for block, after in zip_longest(blocks, blocks[2:]):
+            if block.type != "inline":
+                is_near_table = block.type in _TABLES or (is_near_table and block.type == "paragraph_open")
             if block.type == "tr_open":
                 row, column = block.map[0], 0
             elif block.type in ("td_open", "th_open", "td_close", "th_close"):
@@ -139,6 +180,8 @@ class _Reader:
                 if where := self._where(content, block.map[0]):
                     tokens = with_protected_merged(list(self._html(content, where)))
                     yield where[0], where[-1], Region(tokens, write_html)
+            elif block.type == "layout":
+                yield self.lines[block.map[0]], self.lines[block.map[1]] - 1, block
             elif block.type == "line":
                 yield self._line(block.meta, env)
             elif block.type == "inline" and block.content:
@@ -147,6 +190,10 @@ class _Reader:
                     continue
                 column = where[-1]
                 tokens = self._inline(block.content, where, env)
+                is_near_table |= after is not None and after.type in _TABLES
+                if is_near_table and (caption := _CAPTION.match(block.content)):
+                    rest = self._inline(block.content[caption.end() :], where[caption.end() :], env)
+                    tokens = [Markup("break", self.text[where[0] : where[caption.end()]]), *rest]
                 is_defined = after and (after.type, after.markup) == ("item_open", ":")
                 if is_defined and after.map[0] == block.map[1]:  # each line is a term
                     tokens = [replace(each, kind="break") if each.kind == "fold" else each for each in tokens]
@@ -154,7 +201,7 @@ class _Reader:
 
     def _blocks(self) -> tuple[list[Block], dict]:
         """The blocks of the text, and their references. In MDX, indented text is not code."""
-        env: dict = {"lines before": self.text.count("\n", 0, self.begin)}
+        env: dict = {"lines before": self.text.count("\n", 0, self.begin), "references": self.references}
         # The parser would replace these characters; spaces keep the length.
         text = self.text[self.begin :].replace("\r", " ").replace("\0", " ")
         nesting = self.parser.options["maxNesting"]
@@ -326,7 +373,7 @@ def _description(raw: str, label: str) -> tuple[Slot, ...]:
     """The slot of an image's description, if it is plain text and not also the label of a reference."""
     end = 2 + len(label)
     is_name = raw[end + 1 :] in ("", "[]")
-    return () if is_name else _plain_label(raw, 2, end)
+    return () if is_name or raw[2:end] != label else _plain_label(raw, 2, end)
 
 
 def _plain_label(raw: str, start: int, end: int) -> tuple[Slot, ...]:
@@ -334,7 +381,7 @@ def _plain_label(raw: str, start: int, end: int) -> tuple[Slot, ...]:
     label = raw[start:end]
     if not _PLAIN_LABEL.fullmatch(label) or not has_language(label):
         return ()
-    return (Slot(start, end, label, lambda text: write_markdown(text, {})),)
+    return (Slot(start, end, " ".join(label.split()), lambda text: write_markdown(text, {})),)
 
 
 def _title(raw: str) -> tuple[Slot, ...]:

@@ -397,3 +397,23 @@ def test_blocks_may_be_nested_up_to_a_limit():
     for page in ("> " * 1000 + "one", "".join(f"{'    ' * depth}!!! a\n" for depth in range(60))):
         with pytest.raises(UserError, match=r"^line \d+: .* nested more than 50 deep$"):
             changed(f"---\na: b\n---\n{page}", "markdown")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("See [small\ntext]{.smallcaps} now", ["See small text now"]),
+        ("See [small text]{.x\nkey=y} now", ["See small text now"]),
+        ("See [a [link](x) in\nit]{.x} now", ["See a link in it now"]),
+        (
+            "> See [small\n> text]{.x} and *an\n> emphasis* and [a\n> link](x) now",
+            ["See small text and an emphasis and a link now"],
+        ),
+        ("See []{#anchor}the page[@doe, p. 3;\n@roe].", ["See the page."]),
+        ("A cat.^[A note\nthat runs on.]", ["A cat.", "A note that runs on."]),
+        ("![A red\ncat](x.png){width=3\nheight=2}", ["A red cat"]),
+    ],
+)
+def test_spans_of_pandoc_may_go_over_the_end_of_a_line(text, read):
+    found, paragraphs = changed(text, "markdown")
+    assert (" ".join(found.split()), paragraphs) == (" ".join(text.split()), read)
