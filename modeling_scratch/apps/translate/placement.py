@@ -97,6 +97,11 @@ class _Placement:
         first = bisect_right(self.source_words, element.start, key=lambda span: span[1])
         return first, bisect_left(self.source_words, element.end, key=lambda span: span[0])
 
+    def _is_within_words(self, element: Element) -> bool:
+        """Whether an element begins or ends within a word of the source."""
+        first, last = self._enclosed_words(element)
+        return (element.start, element.end) != (self.source_words[first][0], self.source_words[last - 1][1])
+
     def _place(
         self,
         nodes: Sequence[Atom | Element],
@@ -132,7 +137,10 @@ class _Placement:
             elif run is None:
                 run = self._nearest_free(enclosed[index][0], free, words[0])
             chosen[index] = run
-            begin, done = self._characters(element, *run, low, high)
+            if enclosed[index] == around and len(elements) == 1 and not self._is_within_words(element):
+                begin, done = bounds  # all of it, also marks that the source does not have
+            else:
+                begin, done = self._characters(element, *run, low, high)
             self.ranges[id(element)] = begin, done
             self._place(element.nodes, run, (begin, done), enclosed[index])
 

@@ -82,6 +82,8 @@ def test_tags_go_around_the_translations_of_their_words():
         # Parts of a word, which are found in the translation or not.
         ("un<b>do</b>ing", "UN do ING", [], "UN <b>do</b> ING"),
         ("<b>a</b><i>b</i> c", "X C", [(0, 0), (1, 1)], "<b>X</b><i></i> C"),
+        # Around all of a text, also marks that only the translation has: EPUB allows no text beside links in contents.
+        ("<li><a href=u><b>a</b></a></li>", "A.", [(0, 0)], "<li><a href=u><b>A.</b></a></li>"),
         # In proportion.
         ("a b <i>c d</i>", "A B C D E F", [], "A B C <i>D E F</i>"),
         ("<i>a</i> b", "", [], "<i></i>"),
