@@ -91,6 +91,20 @@ def mostly_without_spaces(texts: Iterable[str]) -> Literal["Han", "other"] | Non
     return "Han" if 2 * han > letters else "other"
 
 
+def is_same_language(first: str, second: str) -> bool:
+    """
+    Whether two tags name one language, in any region and script: de-AT and de, zh-TW and cmn_Hans, nb and no (which
+    CLDR's table for matching languages, in langcodes 3.5, puts at a distance of 1).
+    """
+    import langcodes
+
+    languages = [_parsed(tag) for tag in (first, second)]
+    if not all(languages):
+        return base_language(first) == base_language(second)
+    codes = [language.prefer_macrolanguage().language or "" for language in languages if language]
+    return langcodes.tag_distance(*codes) <= 1
+
+
 def is_translatable(text: str) -> bool:
     """
     Whether a text has a letter or a digit and so goes to the model: 12:30 does, since other languages may write it

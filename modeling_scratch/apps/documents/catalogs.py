@@ -4,11 +4,13 @@ as {n, plural, one {# file} other {# files}}; these stay, as does everything tha
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import UserError
+from ...languages import is_same_language
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
@@ -38,7 +40,7 @@ _PARTS = re.compile(
 )
 _QUOTE_OR_TAG = re.compile(f"{_QUOTE.pattern}|{_TAG.pattern}")
 _SENTENCE_END = re.compile(r"""[.!?:;…。！？；：؟۔।॥։]["'”’»)]*\s*\Z""")  # noqa: RUF001
-_BLOCKS = {
+BLOCKS = {
     "address",
     "article",
     "aside",
@@ -52,16 +54,21 @@ _BLOCKS = {
     "fieldset",
     "figcaption",
 }
-_BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
-_BLOCKS |= {"option", "p", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
+BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
+BLOCKS |= {"option", "p", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
 
 # ICU's and Java's MessageFormat: an argument with branches, what precedes a branch, and text in which braces are text.
 _ARGUMENT = re.compile(r"\{\s*[\w.-]+\s*,\s*(plural|selectordinal|select|choice)\s*,(?:\s*offset\s*:\s*[0-9]+)?")
 _BRANCH = re.compile(r"\s*(?:=[0-9]+|[\w-]+)\s*\{")
 _CHOICE = re.compile(r"\s*-?[0-9.∞]+\s*[#<≤]")
 _CLOSING = re.compile(r"\s*\}")
+_TYPED = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:date|duration|number|ordinal|spellout|time)\b")  # {n, number}
 _NO_BRANCH = re.compile(r"''|'[{}|#][^']*'?|\{\{\{?[^{}]*\}\}\}?|\{[^{}]*\}|[^{}|']+")
 
+
+# Stands for an apostrophe in ICU's format, which is written twice beside what it would quote.
+_APOSTROPHE = "\ufdd0"
+_QUOTES = re.compile(rf"(?<='){_APOSTROPHE}|{_APOSTROPHE}(?=[{{}}<#|'{_APOSTROPHE}])")
 
 _NOTHING = Region((), lambda text, _: text)
 
@@ -91,7 +98,8 @@ def read_entries(text: str, entries: Sequence[Entry], kept: KeptWords) -> Docume
     def joined(regions: list[str]) -> str:
         parts, done = [], 0
         for entry, written in zip(entries, regions, strict=True):
-            parts += [text[done : entry.start], entry.write(_ordered(written, entry.can_number))]
+            written = _QUOTES.sub("''", _ordered(written, entry.can_number)).replace(_APOSTROPHE, "'")
+            parts += [text[done : entry.start], entry.write(written)]
             done = entry.end
         return "".join(parts) + text[done:]
 
@@ -111,6 +119,19 @@ def error_at(text: str, position: int, problem: str) -> UserError:
     """An error with the number of the line."""
     line = text.count("\n", 0, position) + 1
     return UserError(f"line {line:,}: {problem}")
+
+
+def check_language(text: str, position: int, stated: str | None, target: str | None) -> None:
+    """
+    Raise UserError, with the number of the line, if the file states another language than that of the translation.
+
+    Args:
+        stated: the language of its translations; None, or empty: it states none.
+        target: that of the translation; None: unknown.
+    """
+    if stated and target and not is_same_language(stated, target):
+        problem = f"the file is for translations into {stated}, but the model translates into {target}"
+        raise error_at(text, position, f"{problem}; use a model for {stated}, or a file for {target}")
 
 
 def unescaped(raw: str, escapes: re.Pattern[str], read: Callable[[str], str]) -> list[Text]:
@@ -148,6 +169,8 @@ def message(
     kept: KeptWords,
     escape: Callable[[str], str],
     is_java: bool = False,
+    is_icu: bool = False,
+    placeholders: re.Pattern[str] | None = None,
     begin: Callable[[str, str], str] = lambda source, written: written,
 ) -> Region:
     """
@@ -157,10 +180,18 @@ def message(
         tokens: its text, and markup of the file's format.
         escape: writes a character of the translation as the file's format requires.
         is_java: whether placeholders such as {0} are those of Java, where an apostrophe beside them is written twice.
+        is_icu: whether it is in ICU's format, even without branches.
+        placeholders: what its text has besides the kept words. A group that matches names the kind of token that it is,
+            if not an atom; it contains the token's name, or its plain text.
         begin: see `Region`.
     """
-    found = _Message(tokens, kept, is_java)
-    quotes = {"'": 2 * escape("'")} if found.doubles_quotes else {}
+    found = _Message(tokens, kept, is_java, is_icu, placeholders)
+    quote = escape("'")
+    if found.doubles_quotes:
+        quote *= 2
+    elif found.is_format and quote == "'":
+        quote = _APOSTROPHE
+    quotes = {"'": quote}
 
     def write(text: str, written: dict[str, str]) -> str:
         return "".join(quotes.get(each) or written.get(each) or escape(each) for each in text)
@@ -177,7 +208,14 @@ class _Message:
         doubles_quotes: whether an apostrophe is written twice.
     """
 
-    def __init__(self, given: Iterable[Token], kept: KeptWords, is_java: bool):
+    def __init__(
+        self,
+        given: Iterable[Token],
+        kept: KeptWords,
+        is_java: bool,
+        is_icu: bool,
+        placeholders: re.Pattern[str] | None,
+    ):
         self.kept, self.tokens = kept, list[Token]()
         self.plain = ""  # the message, in which each markup is one character
         self.raws: list[str | Markup] = []  # each of its characters as it is written
@@ -189,10 +227,12 @@ class _Message:
             elif token.raw:  # an escape for nothing
                 self.raws[-1] += token.raw
         self.plain = "".join(plains)
+        if placeholders:
+            self._read_placeholders(placeholders)
         marks = list(_branches(self.plain))
         is_java = is_java and re.search(r"\{\d", self.plain) is not None
-        self.is_format = is_java or bool(marks)
-        self.doubles_quotes = is_java or (bool(marks) and "''" in self.plain)
+        self.is_format = is_java or is_icu or bool(marks) or _TYPED.search(self.plain) is not None
+        self.doubles_quotes = is_java or (self.is_format and "''" in self.plain)
         if _NAME.fullmatch(self.plain) and not kept.spans(self.plain):
             self._add_markup("break", 0, len(self.plain))
             return
@@ -205,6 +245,22 @@ class _Message:
             self._add_markup("break", start, end)
             done, is_plural = end, is_next_plural
         self._add_parts(done, len(self.plain), is_plural)
+
+    def _read_placeholders(self, placeholders: re.Pattern[str]) -> None:
+        """Make markup, or text that is written otherwise, of what is not within a longer kept word."""
+        plain, raws, done, spans = list[str](), list[str | Markup](), 0, self.kept.spans(self.plain)
+        for match in placeholders.finditer(self.plain):
+            start, end = match.span()
+            around = spans[bisect_right(spans, start, key=lambda span: span[0]) - 1 :][:1]
+            if around and around[0][0] <= start and end <= around[0][1]:
+                continue
+            kind, raw = match.lastgroup or "atom", self._raw(start, end)
+            text = match[kind] if kind == "text" else "\ufffc"
+            token = Text(raw, text) if kind == "text" else Markup(kind, raw, match[kind] if match.lastgroup else "")
+            plain += [self.plain[done:start], text]
+            raws += [*self.raws[done:start], *_raws(token)]
+            done = end
+        self.plain, self.raws = "".join([*plain, self.plain[done:]]), raws + self.raws[done:]
 
     def _add_parts(self, start: int, end: int, is_plural: bool) -> None:
         """Add the text of a branch or between arguments. Kept words are left to what reads paragraphs."""
@@ -269,7 +325,7 @@ class _Message:
             return "atom" if self.keys[text] == 1 else None
         if match["option"]:
             return "atom"
-        if match["bar"] or name in _BLOCKS:
+        if match["bar"] or name in BLOCKS:
             return "break"
         if text.endswith("/>") or name not in self.paired:
             return "atom"

@@ -1,24 +1,43 @@
-"""JSON: the texts of applications and pages, among them Flutter's ARB and the messages of browser extensions."""
+"""
+JSON: the texts of applications and pages, among them Flutter's ARB, the messages of browser extensions, FormatJS,
+vue-i18n, Angular and Jed.
+"""
 
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from .catalogs import Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
+from .jed import Keys, jed_entries, language_name
+from .regions import Region
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*+:)?|[{}\[\]]')
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.")
+
+# What messages have besides kept words. ICU's quotes are read first, since one brace of theirs begins like a literal of
+# vue-i18n: '{'name'}' and {'@'}.
+_BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$+)")
+_ICU = re.compile(r"'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+'")
+_OTHER = re.compile(
+    r"'\{'[\w.-]*'\}'|'[{}]'|'\{[\w.-]*\}'|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"
+    r"|\{\$(?:START_(?P<open>\w+?)|CLOSE_(?P<close>\w+?))(?:_\d+)?\}"  # tags of Angular
+)
+# A link of vue-i18n, whose key goes on to the next space, bracket or bar (message-compiler 11.4).
+_LINK = re.compile(r"@(?:\.[A-Za-z]\w*)?:[\w./-]*\w(?=[^\s\w|{}@()])")
 
 
 def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document:
     """
     Read the values that are strings. Keys, numbers and white space stay, as do the keys of the top level that begin
-    with "@" (metadata of ARB) and their values, except that "@@locale" becomes the target. If each value of the top
-    level is an object with a "message" (browser extensions) or a "defaultMessage" (FormatJS), only these are read.
+    with "@" (metadata of ARB) and their values. If each value of the top level is an object with a "message" (browser
+    extensions) or a "defaultMessage" (FormatJS), only these are read; in files of Angular and Jed, only what is in
+    "translations" and "locale_data". The language that a file of ARB, Angular or Jed names becomes the target, and so
+    do Jed's plural forms, if they are known.
 
     Raises:
         UserError: the text is not JSON.
@@ -29,33 +48,58 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
         raise error_at(text, error.pos, f"not valid JSON ({error.msg})") from None
     except RecursionError:
         raise UserError("JSON that is nested too deeply") from None
-    name, escape = _read_key(found), _escape_all if text.isascii() and "\\u" in text else _escape
-    entries = []
-    for start, end, keys in _strings(text):
-        if keys == ("@@locale",) and target:
-            locale = target.replace("-", "_")
-            entries.append(Entry(start, end, lambda _, locale=locale: locale))
-        if (keys[0] or "").startswith("@") or (name and keys[1:] != (name,)):
-            continue
+    kind, escape = _kind(found), _escape_all if text.isascii() and "\\u" in text else _escape
+
+    def region(start: int, end: int) -> Region:
         try:
             texts = unescaped(text[start:end], _ESCAPE, _plain)
         except UserError as error:
             raise error_at(text, start, str(error)) from None
-        entries.append(Entry(start, end, region=message(texts, kept, escape)))
+        doubles = kind == "message" and "$$" in text[start:end]
+        write = (lambda each: "$$" if each == "$" else escape(each)) if doubles else escape
+        placeholders = {"message": _BROWSER, "defaultMessage": _ICU}.get(kind, _OTHER)
+        return message(texts, kept, write, is_icu=kind == "defaultMessage", placeholders=placeholders)
+
+    if kind == "jed":
+        messages = jed_entries(text, found["locale_data"], _strings(text), region, target, kept)
+        return read_entries(text, list(messages), kept)
+    entries = []
+    for start, end, keys in _strings(text):
+        if keys == (("locale",) if kind == "angular" else ("@@locale",)):
+            name = language_name(text[start:end], target, "-" if kind == "angular" else "_")
+            entries.append(Entry(start, end, lambda _, name=name: name))
+        elif _has_text(kind, keys):
+            entries.append(Entry(start, end, partial(_with_links, text[start:end]), region(start, end)))
     return read_entries(text, entries, kept)
 
 
-def _read_key(found: Any) -> str:
-    """The only key of inner objects that is read; empty: all are."""
-    values = list(found.values()) if isinstance(found, dict) else []
-    for name in ("message", "defaultMessage"):
-        if values and all(isinstance(value, dict) and isinstance(value.get(name), str) for value in values):
+def _kind(found: Any) -> str:
+    """What a file is: the only key of inner objects that is read, "jed" or "angular"; empty: something else."""
+    top = found if isinstance(found, dict) else {}
+    values = [value for key, value in top.items() if key != "$schema"]
+    for name, inner in (("message", values), ("defaultMessage", found if isinstance(found, list) else values)):
+        if inner and all(isinstance(value, dict) and isinstance(value.get(name), str) for value in inner):
             return name
-    return ""
+    if isinstance(top.get("locale_data"), dict):
+        return "jed"
+    return "angular" if isinstance(top.get("translations"), dict) and isinstance(top.get("locale"), str) else ""
 
 
-def _strings(text: str) -> Iterator[tuple[int, int, tuple[str | None, ...]]]:
-    """Where values that are strings start and end, without quotes, and the first three of the keys to each."""
+def _has_text(kind: str, keys: Keys) -> bool:
+    """Whether the string at these keys is translated."""
+    first = keys[0] or ""
+    if kind == "angular":
+        return first == "translations"
+    return keys[1:] == (kind,) if kind else first != "$schema" and not first.startswith("@")
+
+
+def _with_links(source: str, written: str) -> str:
+    """A message in which no link of vue-i18n goes on in the text after it, as in "@:save.", unless one did before."""
+    return written if _LINK.search(source) else _LINK.sub(lambda match: f"{match.group()}{{''}}", written)
+
+
+def _strings(text: str) -> Iterator[tuple[int, int, Keys]]:
+    """Where values that are strings start and end, without quotes, and the keys to each."""
     keys: list[str | None] = []  # None: in an array
     for match in _TOKEN.finditer(text):
         if match[0] in ("{", "["):
@@ -63,9 +107,9 @@ def _strings(text: str) -> Iterator[tuple[int, int, tuple[str | None, ...]]]:
         elif match[0] in ("}", "]"):
             keys.pop()
         elif match[2]:
-            keys[-1] = match[1]
+            keys[-1] = json.loads(f'"{match[1]}"') if "\\" in match[1] else match[1]
         else:
-            yield *match.span(1), tuple(keys[:3]) or (None,)
+            yield *match.span(1), tuple(keys[:4]) or (None,)
 
 
 def _plain(escape: str) -> str:

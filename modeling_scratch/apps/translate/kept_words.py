@@ -42,7 +42,7 @@ _PLACEHOLDERS = (
     rf"(?<![\w%])%(?:{_LETTER}|_)[\w.-]*%(?![\w%])",  # %name%
     r"(?<![\w$])\$[A-Za-z_@][A-Za-z0-9_@]*\$(?![\w$])",  # $NAME$
     r"(?<![\w:)\]}]):[a-z][a-z_]+(?![\w:-])",  # :name
-    r"@(?:\.[a-z]+)?:(?:\([^()]*\)|[A-Za-z_][\w.]*[\w])",  # @:key
+    r"@(?:\.[A-Za-z]+)?:(?:\([^()]*\)|\{[^{}]*\}|[A-Za-z_](?:[\w./-]*[\w])?)",  # @:key @.lower:{'key'}
     r"\$t\([^()]*\)",  # $t(key)
     r"\[X[0-9]+X\]",  # [X4X], by which clients such as Weblate replace their own
     r"<[A-Za-z0-9][^<>]*/>",  # <x id="1"/>
