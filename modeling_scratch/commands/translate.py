@@ -121,7 +121,7 @@ def main(
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
         if format is None and input is not None and features_column is None:
-            format = _format_of(input)
+            format = format_of(input, "; if it is text with a sentence on each line, add --format lines")
         has_columns = scores or confidence or n_best or alignments
         _check_options(input, output, length_penalty, format, has_columns, language)
         _check_features(features, features_column, format, alignments)
@@ -180,13 +180,6 @@ def main(
                 conditions = Features(features or "", features_column)
                 more = (keep_going, quiet, size, conditions, confidence, kept)
                 translate_lines(path, file, translator, settings, *columns, *more)
-
-
-def _format_of(name: str) -> str | None:
-    try:
-        return format_of(name)
-    except UserError as error:
-        raise UserError(f"{error}; if it is text with a sentence on each line, add --format lines") from None
 
 
 def _languages(

@@ -57,12 +57,17 @@ _NUMBERED = re.compile(r"([a-z]*)[-_]?(?:\d[\d_-]*[km]?)?")
 # Codes of languages that are also endings of programs (in the table of Pygments 2.19), translations of Qt, lyrics and
 # copies. Those of three letters that Python knows a type of files for are no languages either, such as .bin.
 _NO_LANGUAGES = {"ada", "asm", "bak", "bas", "lrc", "lua", "mac", "sas", "sh", "ts"}
+# XLIFF of Trados, memoQ, Phrase and Wordfast.
+_XLIFF_OF_PROGRAMS = (".sdlxliff", ".mqxliff", ".mxliff", ".txlf")
 
 
-def format_of(name: str) -> str | None:
+def format_of(name: str, advice: str = "") -> str | None:
     """
     The format of a file, by the end of its name, before which or after which may be a language, as in page.html.de;
     None: it may be lines of text, since its name has no ending, or one of text, such as a language or a number.
+
+    Args:
+        advice: how the message ends about a format that is not read at all.
 
     Raises:
         UserError: the ending is another one. A file with structure would be ruined if its lines were translated.
@@ -73,12 +78,19 @@ def format_of(name: str) -> str | None:
     for format, described in FORMATS.items():
         if lower.endswith(described.endings) or (is_language and stem.endswith(described.endings)):
             return format
+    if lower.endswith(_XLIFF_OF_PROGRAMS):
+        problem = "an XLIFF file of a translation program, which keeps the states of segments in a way of its own"
+        how = "export XLIFF (.xlf) there"
+        if not lower.endswith(".mxliff"):  # its tags are text, such as {1>
+            how += ", or add --format xliff, which fills empty targets and leaves everything else"
+        raise UserError(f"{name}: {problem}; {how}")
     is_text = (match := _NUMBERED.fullmatch(ending)) is not None and match[1] in ("", *_TEXT.split())
     if not stem or " " in ending or is_text or is_language:
         return None
     known = ", ".join(ending for described in FORMATS.values() for ending in described.endings)
     raise UserError(
         f"{name}: files of this kind are not translated, only text (such as .txt, .de, .src or no ending) and {known}"
+        f"{advice}"
     )
 
 

@@ -52,7 +52,8 @@ def read_android(text: str, kept: KeptWords) -> Document:
 def _strings(root: XmlNode) -> Iterator[XmlNode]:
     for resource in root.elements:
         name, items = resource.local_name, [each for each in resource.elements if each.local_name == "item"]
-        found = [resource] if name == "string" else items if name in ("string-array", "plurals") else []
+        is_string = name == "string" or (name == "item" and resource.attributes.get("type") == "string")
+        found = [resource] if is_string else items if name in ("string-array", "plurals") else []
         yield from (
             each
             for each in found

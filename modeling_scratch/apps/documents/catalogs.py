@@ -57,6 +57,14 @@ BLOCKS = {
 BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
 BLOCKS |= {"option", "p", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
 
+# Angular's names of tags around spans, and of those of blocks and line ends (TAG_TO_PLACEHOLDER_NAMES in
+# @angular/compiler 21.2).
+ANGULAR_SPAN = r"START_(?P<open>\w+?)(?:_\d+)?|CLOSE_(?P<close>\w+?)(?:_\d+)?"
+ANGULAR_BREAK = (
+    r"(?:START_|CLOSE_)?(?:HEADING_LEVEL[1-6]|HORIZONTAL_RULE|LINE_BREAK|LIST_ITEM|ORDERED_LIST|PARAGRAPH|TABLE_\w+?"
+    rf"|UNORDERED_LIST|TAG_(?:{'|'.join(sorted(BLOCKS)).upper()}))(?:_\d+)?"
+)
+
 # ICU's and Java's MessageFormat: an argument with branches, what precedes a branch, and text in which braces are text.
 _ARGUMENT = re.compile(r"\{\s*[\w.-]+\s*,\s*(plural|selectordinal|select|choice)\s*,(?:\s*offset\s*:\s*[0-9]+)?")
 _BRANCH = re.compile(r"\s*(?:=[0-9]+|[\w-]+)\s*\{")
@@ -252,7 +260,7 @@ class _Message:
         for match in placeholders.finditer(self.plain):
             start, end = match.span()
             around = spans[bisect_right(spans, start, key=lambda span: span[0]) - 1 :][:1]
-            if around and around[0][0] <= start and end <= around[0][1]:
+            if around and around[0][1] - around[0][0] > end - start and end <= around[0][1]:
                 continue
             kind, raw = match.lastgroup or "atom", self._raw(start, end)
             text = match[kind] if kind == "text" else "\ufffc"

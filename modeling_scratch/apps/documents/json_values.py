@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
-from .catalogs import Entry, error_at, message, read_entries, unescaped, utf_16
+from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
 from .jed import Keys, jed_entries, language_name
 from .regions import Region
@@ -25,7 +25,7 @@ _BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$+)")
 _ICU = re.compile(r"'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+'")
 _OTHER = re.compile(
     r"'\{'[\w.-]*'\}'|'[{}]'|'\{[\w.-]*\}'|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"
-    r"|\{\$(?:START_(?P<open>\w+?)|CLOSE_(?P<close>\w+?))(?:_\d+)?\}"  # tags of Angular
+    rf"|\{{\$(?:(?P<break>{ANGULAR_BREAK})|{ANGULAR_SPAN})\}}"
 )
 # A link of vue-i18n, whose key goes on to the next space, bracket or bar (message-compiler 11.4).
 _LINK = re.compile(r"@(?:\.[A-Za-z]\w*)?:[\w./-]*\w(?=[^\s\w|{}@()])")

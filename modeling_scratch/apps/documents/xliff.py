@@ -8,7 +8,7 @@ from unicodedata import east_asian_width
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
-from .catalogs import BLOCKS, SOFT, Entry, check_language, message, read_entries, unescaped
+from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, BLOCKS, SOFT, Entry, check_language, message, read_entries, unescaped
 from .document import Document
 from .regions import Region
 from .xml_tree import CDATA, XmlNode, escape_xml, read_xml, write_xml
@@ -21,14 +21,14 @@ _SPANS = {"g", "mrk", "pc"}
 # Elements at the two ends of a span: whether each begins it, and the attributes of which the first names the span.
 _ENDS = {"bpt": (True, "rid", "id"), "ept": (False, "rid", "id"), "bx": (True, "rid", "id"), "ex": (False, "rid", "id")}
 _ENDS |= {"sc": (True, "id"), "ec": (False, "startRef", "id"), "sm": (True, "id"), "em": (False, "startRef")}
-_ANGULAR = re.compile(r"(START|CLOSE)_(\w+?)(?:_\d+)?")  # the id of an <x/> that stands for a tag
+_ANGULAR = re.compile(ANGULAR_SPAN)  # the id of an <x/> that stands for a tag
 _SPACE = re.compile(r"[ \t\n]+")
 _UNTRANSLATED = {"new", "needs-translation"}  # states of targets in XLIFF 1.2, which may repeat the source
 # What tells which code an element stands for, and the code of a line end or of a block.
-_CODES = ("ctype", "subType", "equiv", "equiv-text", "disp", "dispStart", "dispEnd")
+_CODES = ("id", "ctype", "subType", "equiv", "equivStart", "equivEnd", "equiv-text", "disp", "dispStart", "dispEnd")
 _DATA = ("dataRef", "dataRefStart", "dataRefEnd")
 _BREAK = re.compile(
-    rf"\s*(?:(?:xlf:)?[lp]b|LINE_BREAK|x-(?:{'|'.join(sorted(BLOCKS))})|</?(?:{'|'.join(sorted(BLOCKS))})\b[^<>]*>"
+    rf"\s*(?:(?:xlf:)?[lp]b|{ANGULAR_BREAK}|x-(?:{'|'.join(sorted(BLOCKS))})|</?(?:{'|'.join(sorted(BLOCKS))})\b[^<>]*>"
     r"|\\[nr])\s*|[ \t]*[\n\r][ \t]*",
     re.IGNORECASE,
 )
@@ -229,7 +229,7 @@ class _Reader:
             number = next((attributes[key] for key in keys if key in attributes), "")
             return "open" if begins else "close", f"{name[1:]} {number}"
         if name == "x" and (match := _ANGULAR.fullmatch(attributes.get("id", ""))):
-            return "open" if match[1] == "START" else "close", match[2]
+            return match.lastgroup or "", match[match.lastindex or 0]
         return "span" if is_text else "atom", name
 
     def _is_break(self, element: XmlNode) -> bool:
@@ -256,7 +256,7 @@ def _apart(tokens: Iterable[Token]) -> Iterator[Token]:
             if after_letter and after_code and _is_letter(token.plain[0]):
                 yield Text("", " ")
             after_letter, after_code = _is_letter(token.plain[-1]), False
-        elif token.kind == "atom":
+        elif token.kind == "atom" and token.name != "it":  # which is half of a span
             after_code = True
         elif token.kind == "break":
             after_letter = False
