@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_scratch.languages import base_language, language_code, language_codes, language_name
+from modeling_scratch.languages import base_language, is_same_language, language_code, language_codes, language_name
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,23 @@ def test_several_tags_have_codes_or_none_has():
 def test_all_tags_of_a_language_have_the_same_base():
     assert {base_language(tag) for tag in ("zh", "zho", "chi", "cmn", "zh-Hant", "zh_TW")} == {"zh"}
     assert [base_language(tag) for tag in ("yue", "tib", "xx-YY")] == ["yue", "bo", "xx"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("de-AT", "deu_Latn", True),
+        ("zh-Hant-TW", "cmn", True),
+        ("iw", "he", True),
+        ("nb", "no", True),
+        ("ms", "zsm", True),
+        ("German", "german", True),
+        ("de", "nl", False),
+        ("nn", "nb", False),
+        ("sr-Latn", "hr", False),
+        ("yue", "zh", False),
+        ("german", "de", False),
+    ],
+)
+def test_tags_of_one_language_in_any_region_and_script(first, second, expected):
+    assert is_same_language(first, second) == is_same_language(second, first) == expected

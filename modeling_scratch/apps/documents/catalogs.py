@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import UserError
 from ...languages import is_same_language
-from ..translate.kept_words import KeptWords
+from ..translate.kept_words import ADDRESSES, KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
 from .html import PROTECTED, unescape
@@ -237,6 +237,8 @@ class _Message:
         self.plain = "".join(plains)
         if placeholders:
             self._read_placeholders(placeholders)
+            quotes = ("'{'", "'}'")  # of ICU
+            is_icu |= any(isinstance(raw, Markup) and raw.raw.startswith(quotes) for raw in self.raws)
         marks = list(_branches(self.plain))
         is_java = is_java and re.search(r"\{\d", self.plain) is not None
         self.is_format = is_java or is_icu or bool(marks) or _TYPED.search(self.plain) is not None
@@ -256,11 +258,13 @@ class _Message:
 
     def _read_placeholders(self, placeholders: re.Pattern[str]) -> None:
         """Make markup, or text that is written otherwise, of what is not within a longer kept word."""
-        plain, raws, done, spans = list[str](), list[str | Markup](), 0, self.kept.spans(self.plain)
+        plain, raws, done = list[str](), list[str | Markup](), 0
+        # An argument with branches is a kept word as a whole.
+        spans = (ADDRESSES if _ARGUMENT.search(self.plain) else self.kept).spans(self.plain)
         for match in placeholders.finditer(self.plain):
             start, end = match.span()
-            around = spans[bisect_right(spans, start, key=lambda span: span[0]) - 1 :][:1]
-            if around and around[0][1] - around[0][0] > end - start and end <= around[0][1]:
+            before = bisect_right(spans, start, key=lambda span: span[0]) - 1
+            if before >= 0 and end <= spans[before][1] and match.span() != spans[before]:
                 continue
             kind, raw = match.lastgroup or "atom", self._raw(start, end)
             text = match[kind] if kind == "text" else "\ufffc"

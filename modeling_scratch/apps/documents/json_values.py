@@ -22,13 +22,14 @@ _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2
 # What messages have besides kept words. ICU's quotes are read first, since one brace of theirs begins like a literal of
 # vue-i18n: '{'name'}' and {'@'}.
 _BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$+)")
-_ICU = re.compile(r"'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+'")
+_ICU = re.compile(r"'#'|'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+'")
 _OTHER = re.compile(
-    r"'\{'[\w.-]*'\}'|'[{}]'|'\{[\w.-]*\}'|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"
+    r"'\{'[\w.-]*'\}'|'[{}#]'|'\{[\w.-]*\}'"
+    r"|(?:(?<![\w.+-])[\w.+-]++)?\{\s*'@'\s*\}(?:[\w-]+(?:\.[\w-]+)*+)?|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"
     rf"|\{{\$(?:(?P<break>{ANGULAR_BREAK})|{ANGULAR_SPAN})\}}"
 )
 # A link of vue-i18n, whose key goes on to the next space, bracket or bar (message-compiler 11.4).
-_LINK = re.compile(r"@(?:\.[A-Za-z]\w*)?:[\w./-]*\w(?=[^\s\w|{}@()])")
+_LINK = re.compile(r"@(?:\.[A-Za-z]\w*+)?:\w++(?:[./-]++\w++)*+(?=[^\s|{}@()])")
 
 
 def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document:

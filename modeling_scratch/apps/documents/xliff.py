@@ -33,7 +33,7 @@ _BREAK = re.compile(
     re.IGNORECASE,
 )
 _BREAK_CHARACTERS = {"9", "A", "B", "C", "D", "85", "2028", "2029"}  # hexadecimal, of <cp>
-_QT = re.compile(r"%L?(?:[0-9]{1,2}|n)")
+_QT = re.compile(r"%L?(?:[0-9]{1,2}|n)|&(?P<text>&)")
 _SUB_STATE = re.compile(r"""\ssubState\s*=\s*(?:"[^"]*"|'[^']*')""")
 
 
@@ -164,7 +164,9 @@ class _Reader:
 
     def _region(self, content: XmlNode, preserves: bool) -> Region:
         tokens = _apart(self._tokens(content, preserves))
-        return message(tokens, self._kept, escape_xml, placeholders=self._placeholders)
+        doubles = self._placeholders is _QT and "&amp;&amp;" in self._text[content.first : content.last]
+        write = _escape_label if doubles else escape_xml
+        return message(tokens, self._kept, write, placeholders=self._placeholders)
 
     def _filled(self, old: XmlNode, region: Region, state: str = "") -> Entry:
         """An element with a translation in place of its content."""
@@ -266,6 +268,11 @@ def _apart(tokens: Iterable[Token]) -> Iterator[Token]:
 def _is_letter(character: str) -> bool:
     """Whether it is a letter, other than those of Chinese and Japanese, which need no space between words."""
     return character.isalpha() and east_asian_width(character) not in "FW"
+
+
+def _escape_label(character: str) -> str:
+    """In Qt's labels, "&" is written twice, since once it marks a key."""
+    return escape_xml(character) * (1 + (character == "&"))
 
 
 def _collapsed(space: str) -> str:

@@ -284,6 +284,103 @@ def test_only_messages_of_browser_extensions_are_translated():
     assert capitals(other, "json") == other.replace("A dog", "A DOG").replace("Yes", "YES")
 
 
+def test_messages_of_browser_extensions_keep_their_placeholders():
+    text = json.dumps(
+        {
+            "$schema": "https://example.org/x",
+            "a": {
+                "message": "The $MAN$ of $town_1$ gives $1 dogs and $2 for $$9.",
+                "description": "A dog",
+                "placeholders": {"man": {"content": "$1", "example": "A dog"}},
+            },
+        }
+    )
+    expected = "$$9. FOR AND $2 DOGS GIVES $1 OF $town_1$ THE $MAN$"
+    assert json.loads(translate_document(text, "json", backwards))["a"]["message"] == expected
+    found, read = changed(text, "json", lambda _: "$9 for the dogs")
+    assert read == ["The of gives dogs and for $9."]
+    assert json.loads(found)["a"]["message"] == "$$9 $MAN$ for $town_1$ $1 the $2 dogs"
+    assert re.sub(r'"message": "[^"]*"', "", found) == re.sub(r'"message": "[^"]*"', "", text)
+
+
+def test_only_default_messages_of_formatjs_are_translated():
+    for text in (
+        '{"a": {"id": "dog", "defaultMessage": "A dog", "description": "cat"}}',
+        '[{"id": "dog", "defaultMessage": "A dog", "description": "cat"}]',
+    ):
+        assert capitals(text, "json") == text.replace("A dog", "A DOG")
+
+
+ANGULAR = """{
+  "locale": "en",
+  "translations": {
+    "1": "{$START_BOLD_TEXT}Old dogs{$CLOSE_BOLD_TEXT} see {$PH}.",
+    "2": "{$START_PARAGRAPH}One.{$CLOSE_PARAGRAPH}{$START_PARAGRAPH_1}Two{$LINE_BREAK}three{$CLOSE_PARAGRAPH}",
+    "3": "{VAR_PLURAL, plural, =1 {one dog} other {{INTERPOLATION} dogs}}",
+    "4": "See {$START_TAG_SPAN}a dog{$CLOSE_TAG_SPAN} or {$START_TAG_SPAN_1}cats{$CLOSE_TAG_SPAN}"
+  }
+}"""
+
+
+def test_the_tags_and_the_language_of_angular():
+    """As its parsers read them (@angular/localize 21.2): all messages and placeholders, closing tags after opening."""
+    assert json.loads(translate_document(ANGULAR, "json", backwards, target="pt_BR")) == {
+        "locale": "pt-BR",
+        "translations": {
+            "1": "SEE {$PH}. {$START_BOLD_TEXT}DOGS OLD{$CLOSE_BOLD_TEXT}",
+            "2": "{$START_PARAGRAPH}ONE.{$CLOSE_PARAGRAPH}{$START_PARAGRAPH_1}TWO{$LINE_BREAK}THREE{$CLOSE_PARAGRAPH}",
+            "3": "{VAR_PLURAL, plural, =1 {DOG ONE} other {{INTERPOLATION} DOGS}}",
+            "4": "{$START_TAG_SPAN_1}CATS{$CLOSE_TAG_SPAN} OR {$START_TAG_SPAN}DOG A{$CLOSE_TAG_SPAN} SEE",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "target", "new"),
+    [("en", "de", "de"), ("de-AT", "de", "de-AT"), ("pt", "pt-BR", "pt-BR"), ("en", None, "en")],
+)
+def test_a_file_in_a_country_of_the_language_keeps_its_name(old, target, new):
+    text = json.dumps({"locale": old, "translations": {}})
+    assert json.loads(translate_document(text, "json", always("x"), target=target))["locale"] == new
+
+
+JED = r"""{"generator": "a program", "domain": "messages", "locale_data": {"messages": {
+"": {"domain": "messages", "lang": "en", "plural-forms": "nplurals=2; plural=(n != 1);", "other": "A dog"},
+"menu\u0004A dog": ["A dog"], "%d dog": ["%d dog", "%d dogs"],
+"One dog": [
+  "One dog",
+  "%d dogs"
+]}, "x": "A dog"}}"""
+
+
+@pytest.mark.parametrize(
+    ("target", "several", "one"),
+    [
+        ("de", ["%d DOG", "%d DOGS"], ["ONE DOG", "%d DOGS"]),
+        ("ru", ["%d DOG", "%d DOGS", "%d DOGS"], ["%d DOGS"] * 3),  # the first form is also for 21
+        ("fr", ["%d DOG", "%d DOGS"], ["%d DOGS"] * 2),  # the first form is also for 0
+        ("ja", ["%d DOGS"], ["%d DOGS"]),
+        (None, ["%d DOG", "%d DOGS"], ["ONE DOG", "%d DOGS"]),
+    ],
+)
+def test_jed_gets_the_plural_forms_of_the_language(target, several, one):
+    found, before = json.loads(capitals(JED, "json", target)), json.loads(JED)
+    header, old = found["locale_data"]["messages"].pop(""), before["locale_data"]["messages"].pop("")
+    assert header["lang"] == (target or "en")
+    assert header["plural-forms"].startswith(f"nplurals={len(several)}; plural=")
+    assert header | {"lang": "", "plural-forms": ""} == old | {"lang": "", "plural-forms": ""}
+    assert found["locale_data"]["messages"] == {"menu\x04A dog": ["A DOG"], "%d dog": several, "One dog": one}
+    before["locale_data"]["messages"] = found["locale_data"]["messages"]
+    assert found == before
+
+
+def test_jed_keeps_plural_forms_that_its_language_has():
+    text = JED.replace('"en"', '"ru_UA"').replace("nplurals=2; plural=(n != 1);", "nplurals=1; plural=0;")
+    messages = json.loads(capitals(text, "json", "ru"))["locale_data"]["messages"]
+    assert (messages[""]["lang"], messages[""]["plural-forms"]) == ("ru_UA", "nplurals=1; plural=0;")
+    assert messages["%d dog"] == ["%d DOGS"]
+
+
 def test_properties_values_are_translated():
     assert capitals(PROPERTIES, "properties") == (
         PROPERTIES.replace("Hello, {0}! It''s {1}.", "HELLO, {0}! IT''S {1}.")
@@ -297,6 +394,13 @@ def test_properties_values_are_translated():
         .replace(r"=a\tb\nnext", r"=A\tB\nNEXT")
         .replace("=line", "=LINE")
     )
+
+
+def test_items_of_android_that_are_strings_are_translated():
+    file = """<resources><item type="string" name="a">A <b>dog</b></item><item type="dimen" name="b">A dog</item>
+<item type="string" name="c" translatable="false">A dog</item><item type="id" name="d"/><item name="e">A dog</item>
+<item type="string" name="f">@string/a</item><array name="g"><item>A dog</item></array></resources>"""
+    assert capitals(file, "android") == file.replace("A <b>dog</b>", "A <b>DOG</b>")
 
 
 def test_android_strings_are_translated():
@@ -376,6 +480,106 @@ def test_xliff_2_segments_without_a_target_get_one():
         .replace("<x:segment>\n", '<x:segment state="translated">\n')
         .replace('"initial"', '"translated"')
     )
+
+
+def test_xliff_2_segments_lose_the_sub_state_of_their_old_state():
+    """Else it would be that of the new one."""
+    segment = "<segment id='s' state='initial' subState='a:b'><source>A dog</source></segment>"
+    file = f'<xliff version="2.1" trgLang="de"><file><unit>{segment}</unit></file></xliff>'
+    assert "<segment id='s' state=\"translated\"><source>" in capitals(file, "xliff")
+
+
+SEGMENTED = """<xliff version="1.2"><file target-language="de-DE"><body><trans-unit><source>One. Two. Three.</source>
+<seg-source><g id="1"><mrk mtype="seg" mid="a">One.</mrk> <mrk mtype="seg" mid="b">Two.</mrk></g> <mrk mtype="seg" \
+mid="c">Three.</mrk></seg-source>
+<target state="final"><g id="1"><mrk mtype="seg" mid="a">Eins.</mrk> <mrk mtype="seg" mid="b"/></g> <mrk mtype="seg" \
+mid="c"><x id="2"/></mrk></target></trans-unit></body></file></xliff>"""
+
+
+def test_xliff_1_segments_without_a_translation_get_one():
+    assert capitals(SEGMENTED, "xliff") == SEGMENTED.replace('mid="b"/>', 'mid="b">TWO.</mrk>').replace(
+        '<x id="2"/>', "THREE."
+    ).replace('"final"', '"needs-review-translation"')
+
+
+def test_a_segment_that_the_target_does_not_have_is_told(caplog):
+    file = SEGMENTED.replace('<mrk mtype="seg" mid="b"/>', "").replace('<x id="2"/>', "Drei.")
+    assert capitals(file, "xliff") == file
+    assert caplog.messages == ["line 2: the target has no segment b; it stays without a translation"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_xliff_for_another_language_is_not_filled(version):
+    file = XLIFF_2.replace('trgLang=""', 'trgLang="@@"')
+    if version == 1:
+        file = XLIFF_1.replace("<file ", '<file target-language="@@" ')
+    for stated, target in (("de-AT", "de"), ("de", "deu_Latn"), ("zh-Hant-TW", "cmn"), ("no", "nb"), ("fr", None)):
+        found = capitals(file.replace("@@", stated), "xliff", target)
+        assert "YES" in found or "BIG" in found
+        assert f'"{stated}"' in found
+    for stated, target in (("fr", "de"), ("nn", "nb"), ("x-klingon", "de")):
+        message = f"line 5: the file is for translations into {stated}, but the model"
+        with pytest.raises(UserError) as error:
+            capitals(file.replace("@@", stated), "xliff", target)
+        assert str(error.value).startswith(f"{message} translates into {target}; use")
+
+
+@pytest.mark.parametrize(
+    ("source", "read", "target"),
+    [
+        ('One<ph id="1" subType="xlf:lb"/>two', ["One", "two"], 'ONE<ph id="1" subType="xlf:lb"/>TWO'),
+        ('One<ph id="1" dataRef="d1"/>two', ["One", "two"], 'ONE<ph id="1" dataRef="d1"/>TWO'),
+        ('One<ph id="1" equiv="LINE_BREAK"/>two', ["One", "two"], 'ONE<ph id="1" equiv="LINE_BREAK"/>TWO'),
+        ('One<cp hex="000B"/>two', ["One", "two"], 'ONE<cp hex="000B"/>TWO'),
+        (
+            '<pc id="1" dispStart="&lt;p>">One</pc><pc id="2" dispStart="&lt;p>">two</pc>',
+            ["One", "two"],
+            '<pc id="1" dispStart="&lt;p>">ONE</pc><pc id="2" dispStart="&lt;p>">TWO</pc>',
+        ),
+        ('One<sc id="1" dataRef="d1"/>two', ["One", "two"], 'ONE<sc id="1" dataRef="d1"/>TWO'),
+        # Code that may be anything
+        ('One<ph id="1"/>two', ["One two"], 'ONE<ph id="1"/> TWO'),
+        ('One<cp hex="0001"/><ph id="1"/>two', ["One two"], 'ONE<cp hex="0001"/><ph id="1"/> TWO'),
+        ('One <ph id="1"/>two', ["One two"], 'ONE <ph id="1"/>TWO'),
+        ('dog<ph id="1"/>, 5<ph id="2"/>m', ["dog, 5m"], 'DOG<ph id="1"/>, 5M<ph id="2"/>'),
+        ('\u65e5<ph id="1"/>\u672c', ["\u65e5\u672c"], None),
+        # Spans may end within a word
+        ('One<sc id="1"/>two<ec startRef="1"/> cat', ["Onetwo cat"], None),
+        ("One\ntwo\n  cat", ["One two cat"], "ONE\nTWO\n  CAT"),
+        ("One&#10;two", ["One two"], "ONE&#10;TWO"),
+    ],
+)
+def test_code_and_line_ends_of_xliff_2_do_not_join_words(source, read, target):
+    data = '<originalData><data id="d1">&lt;br/&gt;</data></originalData>'
+    file = f'<xliff version="2.0"><file><unit>{data}<segment><source>{source}</source></segment></unit></file></xliff>'
+    assert changed(file, "xliff")[1] == read
+    if target:
+        assert f"<target>{target}</target>" in capitals(file, "xliff")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        '<x id="1" ctype="lb"/>',
+        '<ph id="1">&lt;br/></ph>',
+        '<ph id="1">\\n</ph>',
+        '<x id="1" equiv-text="&lt;hr/>"/>',
+        '<x id="CLOSE_PARAGRAPH"/><x id="START_PARAGRAPH_1"/>',
+        '<ept id="1">&lt;/p></ept><bpt id="2">&lt;p></bpt>',
+    ],
+)
+def test_line_ends_and_blocks_of_xliff_1_end_sentences(code):
+    file = f'<xliff version="1.2"><file><trans-unit><source>One{code}two</source></trans-unit></file></xliff>'
+    assert changed(file, "xliff")[1] == ["One", "two"]
+    assert f">ONE{code}TWO</target>" in capitals(file, "xliff")
+
+
+def test_xliff_of_qt_keeps_its_placeholders():
+    text = "%n old dogs, %L1 cats &amp;&amp; %1 mice"
+    unit = f'<trans-unit><source xml:space="preserve">{text}</source></trans-unit>'
+    file = f'<xliff version="1.2" xmlns:trolltech="urn:x"><file><body>{unit}</body></file></xliff>'
+    assert changed(file, "xliff")[1] == ["old dogs, cats & mice"]
+    assert ">%n OLD DOGS, %L1 CATS &amp;&amp; %1 MICE</target>" in capitals(file, "xliff")
 
 
 @pytest.mark.parametrize("format", ["json", "properties", "android", "apple"])
@@ -499,6 +703,12 @@ def test_the_structure_stays(format):
         ("It''s # 1 {n}", ["It''s # 1"]),
         ("{a, select, x {{n, plural, other {#}}} other {y dog}}", ["y dog"]),
         ("{n, date, short} at {0,number,#.##}", ["at"]),
+        ("It''s {t, time, short} by '{'name'}'", ["It's by"]),
+        ("Don't use '{'a dog'}' or '{x}'", ["Don't use a dog or"]),
+        ("Mail me{'@'}home.org {'|'} {'{'} or {'@'}anna | {'it\\'s'} \\| dog", ["Mail or", "dog"]),
+        ("car | cars", ["car", "cars"]),
+        ("Press @:button.save, @.upper:a or @.fooBar:btn-save and @:{'a b'}", ["Press, or and"]),
+        ('Say $t(key, {"count": {{n}} }) to {{- name}}', ["Say to"]),
         ("Hello {name}, $t(a.b) {{ x }} %{y} %1$s %@", ["Hello,"]),
         ("fooBar", []),
         ("sign-in", []),
@@ -528,6 +738,29 @@ def test_what_is_read_of_a_message(text, read):
 )
 def test_where_the_markup_of_a_message_goes(text, expected):
     assert json.loads(translate_document(json.dumps([text]), "json", backwards)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        # ICU 77: an apostrophe before a brace, a tag or, in plurals, "#", begins a quotation.
+        ("dog{n}", "l'", "l''{n}"),
+        ("dog<b>{n}</b>", "l'", "l''<b>{n}</b>"),
+        ("{n, plural, other {# dog}}", "l'", "{n, plural, other {# l''}}"),
+        ("{n, plural, other {dogs of '#'}} ", "l'ami", "{n, plural, other {l'ami '#'}} "),
+        ("'<b>'dog'</b>'", "l'ami", "'<b>'l'ami'</b>'"),
+    ],
+)
+def test_an_apostrophe_quotes_nothing_in_formatjs(text, translation, expected):
+    found = translate_document(json.dumps({"a": {"defaultMessage": text}}), "json", always(translation))
+    assert json.loads(found)["a"]["defaultMessage"] == expected
+
+
+def test_a_link_of_vue_i18n_ends_where_it_did():
+    """In "@:save." the key has a full stop (@intlify/message-compiler 11.4), unless an empty literal ends it."""
+    text = json.dumps({"a": "Press @:button.save <b>now</b>"})
+    found = translate_document(text, "json", always("Den Knopf drücken!", [(0, 1), (1, 1), (1, 2)]))
+    assert json.loads(found) == {"a": "Den <b>Knopf drücken</b> @:button.save{''}!"}
 
 
 def test_placeholders_without_numbers_keep_their_arguments():

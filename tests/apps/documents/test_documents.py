@@ -272,6 +272,16 @@ def test_a_language_may_follow_the_ending_of_a_document():
     assert [format_of(name) for name in ("index.html.de", "a.srt.pt-BR", "page.html.txt")] == ["html", "srt", None]
 
 
+@pytest.mark.parametrize("ending", ["sdlxliff", "mqxliff", "txlf", "mxliff"])
+def test_xliff_of_translation_programs_is_not_to_be_read_as_lines(ending, run, tmp_path):
+    (tmp_path / f"x.{ending}").write_text('<xliff version="1.2"></xliff>')
+    code, output, stderr = run(input=str(tmp_path / f"x.{ending}"))
+    assert (code, output, stderr.count("\n")) == (2, b"", 1)
+    assert "export XLIFF (.xlf)" in stderr
+    assert "lines" not in stderr
+    assert ("--format xliff" in stderr) == (ending != "mxliff")
+
+
 def test_a_file_in_utf_16_stays_in_utf_16():
     text = "A line.\r\n"
     assert translate_document(text.encode("utf-16"), "text", always("Ä b.")).decode("utf-16") == "Ä b.\r\n"

@@ -62,6 +62,7 @@ KINDS += [
     "<br/>",
 ]
 KINDS += ["%1", "%L2", "%#@files@", "%name%", "$NAME$", ":attribute", "@:message.a", "@.lower:a.b", "@:(a b)"]
+KINDS += ["@:a", "@.upperCase:btn-save", "@:{'a b'}", "@.lower:{name}"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
 KINDS += ["{n, plural, =0 {a {b}} other {{g, select, x {{b} c} other {d}}}}"]
 KINDS += ["https://example.org/a?b=c_(d)", "www.example.org", "a.b@example.org", "[^1]"]
