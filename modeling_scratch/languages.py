@@ -98,11 +98,11 @@ def is_same_language(first: str, second: str) -> bool:
     """
     import langcodes
 
-    languages = [_parsed(tag) for tag in (first, second)]
-    if not all(languages):
+    one, other = _parsed(first), _parsed(second)
+    if one is None or other is None:
         return base_language(first) == base_language(second)
-    codes = [language.prefer_macrolanguage().language or "" for language in languages if language]
-    return langcodes.tag_distance(*codes) <= 1
+    codes = [language.prefer_macrolanguage().language or "" for language in (one, other)]
+    return langcodes.tag_distance(codes[0], codes[1]) <= 1
 
 
 def is_translatable(text: str) -> bool:

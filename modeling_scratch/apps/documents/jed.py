@@ -3,7 +3,7 @@
 import gettext
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -86,7 +86,7 @@ def _plural(
         yield Entry(places[count - 1][1] + 1, last[1] + 1)
 
 
-@cache
+@lru_cache
 def _numbers_of(forms: str) -> list[list[int]]:
     """The numbers that each plural form stands for; as in gettext, those of English if the rule cannot be read."""
     found = _FORMS.search(forms)

@@ -22,7 +22,7 @@ _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2
 # What messages have besides kept words. ICU's quotes are read first, since one brace of theirs begins like a literal of
 # vue-i18n: '{'name'}' and {'@'}.
 _BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$+)")
-_ICU = re.compile(r"'#'|'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+'")
+_ICU = re.compile(r"'#'|'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+(?:'|\Z)")
 _OTHER = re.compile(
     r"'\{'[\w.-]*'\}'|'[{}#]'|'\{[\w.-]*\}'"
     r"|(?:(?<![\w.+-])[\w.+-]++)?\{\s*'@'\s*\}(?:[\w-]+(?:\.[\w-]+)*+)?|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"

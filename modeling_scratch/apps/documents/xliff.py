@@ -117,12 +117,12 @@ class _Reader:
 
     def __init__(self, text: str, kept: KeptWords, placeholders: re.Pattern[str] | None):
         self._text, self._kept, self._placeholders = text, kept, placeholders
-        self._data: dict[str, str] = {}  # code of the current unit of XLIFF 2
+        self._breaks: set[str] = set()  # code of the current unit of XLIFF 2 that ends lines, by its name
 
     def read_data(self, unit: XmlNode) -> None:
         """Read the code that a unit of XLIFF 2 refers to."""
         data = (each for within in unit.elements if within.local_name == "originalData" for each in within.elements)
-        self._data = {each.attributes.get("id", ""): _plain(each) for each in data}
+        self._breaks = {each.attributes.get("id", "") for each in data if _BREAK.fullmatch(_plain(each))}
 
     def entries(self, unit: XmlNode, space: str | None) -> list[Entry]:
         """
@@ -240,9 +240,8 @@ class _Reader:
         if element.local_name == "cp":
             return attributes.get("hex", "").lstrip("0").upper() in _BREAK_CHARACTERS
         codes = [attributes[key] for key in _CODES if key in attributes]
-        codes += [self._data.get(attributes[key], "") for key in _DATA if key in attributes]
         codes += [_plain(element)] if element.local_name not in _SPANS else []
-        return any(map(_BREAK.fullmatch, codes))
+        return any(map(_BREAK.fullmatch, codes)) or any(attributes.get(key) in self._breaks for key in _DATA)
 
 
 def _plain(element: XmlNode) -> str:
