@@ -178,6 +178,7 @@ def message(
     escape: Callable[[str], str],
     is_java: bool = False,
     is_icu: bool = False,
+    quotes: bool = False,
     placeholders: re.Pattern[str] | None = None,
     begin: Callable[[str, str], str] = lambda source, written: written,
 ) -> Region:
@@ -189,20 +190,20 @@ def message(
         escape: writes a character of the translation as the file's format requires.
         is_java: whether placeholders such as {0} are those of Java, where an apostrophe beside them is written twice.
         is_icu: whether it is in ICU's format, even without branches.
+        quotes: whether an apostrophe beside markup begins a quotation in ICU's format, as it does for ICU.
         placeholders: what its text has besides the kept words. A group that matches names the kind of token that it is,
             if not an atom; it contains the token's name, or its plain text.
         begin: see `Region`.
     """
     found = _Message(tokens, kept, is_java, is_icu, placeholders)
-    quote = escape("'")
+    own: dict[str, str] = {}
     if found.doubles_quotes:
-        quote *= 2
-    elif found.is_format and quote == "'":
-        quote = _APOSTROPHE
-    quotes = {"'": quote}
+        own["'"] = 2 * escape("'")
+    elif found.is_format and quotes:
+        own["'"] = _APOSTROPHE
 
     def write(text: str, written: dict[str, str]) -> str:
-        return "".join(quotes.get(each) or written.get(each) or escape(each) for each in text)
+        return "".join(own.get(each) or written.get(each) or escape(each) for each in text)
 
     return Region(found.tokens, write, begin)
 

@@ -19,6 +19,7 @@ from .regions import Region
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*+:)?|[{}\[\]]')
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.")
 
+_INNER = ("message", "defaultMessage")  # keys of which one is read, in browser extensions and FormatJS
 # What messages have besides kept words. ICU's quotes are read first, since one brace of theirs begins like a literal of
 # vue-i18n: '{'name'}' and {'@'}.
 _BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$+)")
@@ -59,7 +60,9 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
         doubles = kind == "message" and "$$" in text[start:end]
         write = (lambda each: "$$" if each == "$" else escape(each)) if doubles else escape
         placeholders = {"message": _BROWSER, "defaultMessage": _ICU}.get(kind, _OTHER)
-        return message(texts, kept, write, is_icu=kind == "defaultMessage", placeholders=placeholders)
+        # By default, neither Angular nor Flutter has ICU's quotes.
+        is_icu, quotes = kind == "defaultMessage", kind not in ("angular", "arb")
+        return message(texts, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
 
     if kind == "jed":
         messages = jed_entries(text, found["locale_data"], _strings(text), region, target, kept)
@@ -75,15 +78,17 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
 
 
 def _kind(found: Any) -> str:
-    """What a file is: the only key of inner objects that is read, "jed" or "angular"; empty: something else."""
+    """What a file is: the only key of inner objects that is read, "jed", "angular" or "arb"; empty: something else."""
     top = found if isinstance(found, dict) else {}
     values = [value for key, value in top.items() if key != "$schema"]
-    for name, inner in (("message", values), ("defaultMessage", found if isinstance(found, list) else values)):
+    for name, inner in zip(_INNER, (values, found if isinstance(found, list) else values), strict=True):
         if inner and all(isinstance(value, dict) and isinstance(value.get(name), str) for value in inner):
             return name
     if isinstance(top.get("locale_data"), dict):
         return "jed"
-    return "angular" if isinstance(top.get("translations"), dict) and isinstance(top.get("locale"), str) else ""
+    if isinstance(top.get("translations"), dict) and isinstance(top.get("locale"), str):
+        return "angular"
+    return "arb" if any(key.startswith("@@") for key in top) else ""
 
 
 def _has_text(kind: str, keys: Keys) -> bool:
@@ -91,7 +96,7 @@ def _has_text(kind: str, keys: Keys) -> bool:
     first = keys[0] or ""
     if kind == "angular":
         return first == "translations"
-    return keys[1:] == (kind,) if kind else first != "$schema" and not first.startswith("@")
+    return keys[1:] == (kind,) if kind in _INNER else first != "$schema" and not first.startswith("@")
 
 
 def _with_links(source: str, written: str) -> str:

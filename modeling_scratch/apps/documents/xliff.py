@@ -33,6 +33,7 @@ _BREAK = re.compile(
     re.IGNORECASE,
 )
 _BREAK_CHARACTERS = {"9", "A", "B", "C", "D", "85", "2028", "2029"}  # hexadecimal, of <cp>
+_APPLE = re.compile(r"%arg(?!\w)")
 _QT = re.compile(r"%L?(?:[0-9]{1,2}|n)|&(?P<text>&)")
 _SUB_STATE = re.compile(r"""\ssubState\s*=\s*(?:"[^"]*"|'[^']*')""")
 
@@ -52,7 +53,7 @@ def read_xliff(text: str, kept: KeptWords, target: str | None) -> Document:
         raise UserError(f'not XLIFF 1 or 2, but <{root.local_name} version="{version}">')
     is_2 = version[0] == "2"
     attribute, unit = ("trgLang", "segment") if is_2 else ("target-language", "trans-unit")
-    reader = _Reader(text, kept, _QT if "xmlns:trolltech" in root.attributes else None)
+    reader = _Reader(text, kept, _QT if "xmlns:trolltech" in root.attributes else _APPLE)
     entries = []
     for element, inherited in _elements(root):
         names_target = element is root if is_2 else element.local_name == "file"
@@ -112,10 +113,10 @@ class _Reader:
     Reads the units of a file.
 
     Args:
-        placeholders: those of its messages, besides kept words; None: there are none.
+        placeholders: those of its messages, besides kept words.
     """
 
-    def __init__(self, text: str, kept: KeptWords, placeholders: re.Pattern[str] | None):
+    def __init__(self, text: str, kept: KeptWords, placeholders: re.Pattern[str]):
         self._text, self._kept, self._placeholders = text, kept, placeholders
         self._breaks: set[str] = set()  # code of the current unit of XLIFF 2 that ends lines, by its name
 

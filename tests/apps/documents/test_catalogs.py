@@ -574,8 +574,14 @@ def test_line_ends_and_blocks_of_xliff_1_end_sentences(code):
     assert f">ONE{code}TWO</target>" in capitals(file, "xliff")
 
 
+def test_xliff_of_xcode_keeps_its_placeholder():
+    unit = "<trans-unit><source>%arg old dogs</source></trans-unit>"
+    file = f'<xliff version="1.2"><file original="a.xcstrings"><body>{unit}</body></file></xliff>'
+    assert changed(file, "xliff")[1] == ["old dogs"]
+
+
 def test_xliff_of_qt_keeps_its_placeholders():
-    text = "%n old dogs, %L1 cats &amp;&amp; %1 mice"
+    text = "%n old dogs, %L1 cats &amp;&amp; %1 mice"  # from lconvert of Qt 5.15
     unit = f'<trans-unit><source xml:space="preserve">{text}</source></trans-unit>'
     file = f'<xliff version="1.2" xmlns:trolltech="urn:x"><file><body>{unit}</body></file></xliff>'
     assert changed(file, "xliff")[1] == ["old dogs, cats & mice"]
@@ -754,6 +760,13 @@ def test_where_the_markup_of_a_message_goes(text, expected):
 def test_an_apostrophe_quotes_nothing_in_formatjs(text, translation, expected):
     found = translate_document(json.dumps({"a": {"defaultMessage": text}}), "json", always(translation))
     assert json.loads(found)["a"]["defaultMessage"] == expected
+
+
+@pytest.mark.parametrize("file", ['{"@@locale": "en", "a": "@"}', '{"locale": "en", "translations": {"a": "@"}}'])
+def test_an_apostrophe_is_only_that_in_files_of_flutter_and_angular(file):
+    """By default: Flutter's option use-escaping is false, and Angular has no quotes."""
+    found = translate_document(file.replace('@"', '{n, plural, other {dog {n}}}"'), "json", always("l'"))
+    assert "{n, plural, other {l' {n}}}" in found or "{n, plural, other {l'{n}}}" in found
 
 
 def test_a_link_of_vue_i18n_ends_where_it_did():
