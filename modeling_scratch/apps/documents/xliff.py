@@ -88,9 +88,9 @@ def _has_text(element: XmlNode) -> bool:
 
 
 def _segments(element: XmlNode) -> dict[str, XmlNode]:
-    """The segments of a source or target of XLIFF 1.2, by their numbers."""
-    found = (each for each, _ in _elements(element) if each.attributes.get("mtype") == "seg")
-    return {each.attributes.get("mid", ""): each for each in found}
+    """The segments of a source or target of XLIFF 1.2, by their numbers or, without these, by their places."""
+    found = [each for each, _ in _elements(element) if each.attributes.get("mtype") == "seg"]
+    return {each.attributes.get("mid") or f"at place {place}": each for place, each in enumerate(found, start=1)}
 
 
 def _with_attribute(text: str, element: XmlNode, name: str, value: str) -> Entry:
@@ -148,9 +148,11 @@ class _Reader:
         return [entry]
 
     def _missing_segments(self, content: XmlNode, old: XmlNode, preserves: bool) -> list[Entry]:
-        """The segments without a translation in a target that has some. One that it does not name is left and told."""
+        """
+        The segments without a translation in a target that has some. One that is not in the target is left and told.
+        """
         entries, targets = [], _segments(old)
-        for number, segment in _segments(content).items():
+        for number, segment in _segments(content).items() if targets else ():
             found = targets.get(number)
             if not _has_text(segment) or (found is not None and _has_text(found)):
                 continue

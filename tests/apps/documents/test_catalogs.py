@@ -506,6 +506,15 @@ def test_a_segment_that_the_target_does_not_have_is_told(caplog):
     file = SEGMENTED.replace('<mrk mtype="seg" mid="b"/>', "").replace('<x id="2"/>', "Drei.")
     assert capitals(file, "xliff") == file
     assert caplog.messages == ["line 2: the target has no segment b; it stays without a translation"]
+    caplog.clear()
+    file = re.sub("<target.*?</target>", "<target>Eins. Zwei. Drei.</target>", SEGMENTED, flags=re.DOTALL)
+    assert capitals(file, "xliff") == file
+    assert caplog.messages == []
+
+
+def test_segments_without_numbers_are_filled_by_their_places():
+    file = re.sub(' mid="."', "", SEGMENTED)
+    assert '<mrk mtype="seg">TWO.</mrk></g> <mrk mtype="seg">THREE.</mrk></target>' in capitals(file, "xliff")
 
 
 @pytest.mark.parametrize("version", [1, 2])
