@@ -22,10 +22,10 @@ _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2
 _INNER = ("message", "defaultMessage")  # keys of which one is read, in browser extensions and FormatJS
 # What messages have besides kept words. ICU's quotes are read first, since one brace of theirs begins like a literal of
 # vue-i18n: '{'name'}' and {'@'}.
-_BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$+)")
+_BROWSER = re.compile(r"\$[A-Za-z_@][A-Za-z0-9_@]*\$|\$[1-9]|\$(?P<text>\$)(?!\$)|\$\$+")
 _ICU = re.compile(r"'#'|'\{'[\w.-]*'\}'|'[{}<](?:[^']|'')*+(?:'|\Z)")
 _OTHER = re.compile(
-    r"'\{'[\w.-]*'\}'|'[{}#]'|'\{[\w.-]*\}'"
+    r"'\{'[\w.-]*'\}'|'[{}#]'|'\{[\w.-]*\}'|'</?\w[^<>']*>'"
     r"|(?:(?<![\w.+-])[\w.+-]++)?\{\s*'@'\s*\}(?:[\w-]+(?:\.[\w-]+)*+)?|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"
     rf"|\{{\$(?:(?P<break>{ANGULAR_BREAK})|{ANGULAR_SPAN})\}}"
 )
@@ -60,8 +60,8 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
         doubles = kind == "message" and "$$" in text[start:end]
         write = (lambda each: "$$" if each == "$" else escape(each)) if doubles else escape
         placeholders = {"message": _BROWSER, "defaultMessage": _ICU}.get(kind, _OTHER)
-        # By default, neither Angular nor Flutter has ICU's quotes.
-        is_icu, quotes = kind == "defaultMessage", kind not in ("angular", "arb")
+        # By default, neither Angular nor Flutter (ARB) has ICU's quotes.
+        is_icu, quotes = kind == "defaultMessage", kind in ("", "defaultMessage")
         return message(texts, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
 
     if kind == "jed":

@@ -289,17 +289,17 @@ def test_messages_of_browser_extensions_keep_their_placeholders():
         {
             "$schema": "https://example.org/x",
             "a": {
-                "message": "The $MAN$ of $town_1$ gives $1 dogs and $2 for $$9.",
+                "message": "The $MAN$ of $town_1$ gives $1 dogs and $2 for $$9. $$$",
                 "description": "A dog",
                 "placeholders": {"man": {"content": "$1", "example": "A dog"}},
             },
         }
     )
-    expected = "$$9. FOR AND $2 DOGS GIVES $1 OF $town_1$ THE $MAN$"
+    expected = "$$9. FOR AND $2 DOGS GIVES $1 OF $town_1$ THE $MAN$ $$$"
     assert json.loads(translate_document(text, "json", backwards))["a"]["message"] == expected
     found, read = changed(text, "json", lambda _: "$9 for the dogs")
     assert read == ["The of gives dogs and for $9."]
-    assert json.loads(found)["a"]["message"] == "$$9 $MAN$ for $town_1$ $1 the $2 dogs"
+    assert json.loads(found)["a"]["message"] == "$$9 $MAN$ for $town_1$ $1 the $2 dogs $$$"
     assert re.sub(r'"message": "[^"]*"', "", found) == re.sub(r'"message": "[^"]*"', "", text)
 
 
