@@ -27,7 +27,7 @@ _TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|(?<!%)<(?!PRI[diouxX])(?P<slash>/?)
 # gets a number, marked by a character for private use, which is removed if it was not needed.
 CONVERSION = (
     r"[-+ 0#'I]*(?:[0-9]+|\*(?:[0-9]+\$)?)?(?:\.(?:\*(?:[0-9]+\$)?|[0-9]*))?"
-    r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpmr@]|<PRI[diouxX][A-Z0-9]+>)"
+    r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpr@]|<PRI[diouxX][A-Z0-9]+>)"
 )
 _NUMBERED = re.compile(rf"\ue000([0-9]+)\$({CONVERSION})")
 _KEY = re.compile(r"(?<![\w&])[_&](?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")  # the next letter is that of a menu item
@@ -241,7 +241,7 @@ class _Message:
             quotes = ("'{'", "'}'")  # of ICU
             is_icu |= any(isinstance(raw, Markup) and raw.raw.startswith(quotes) for raw in self.raws)
         marks = list(_branches(self.plain))
-        is_java = is_java and re.search(r"\{\d", self.plain) is not None
+        is_java = is_java and re.search(r"\{\d|'[{}]", self.plain) is not None
         self.is_format = is_java or is_icu or bool(marks) or _TYPED.search(self.plain) is not None
         self.doubles_quotes = is_java or (self.is_format and "''" in self.plain)
         if _NAME.fullmatch(self.plain) and not kept.spans(self.plain):

@@ -28,10 +28,12 @@ class Document(Generic[Content]):
     Args:
         paragraphs: its text, without markup.
         write: returns the document with each paragraph replaced by its translation. May be called several times.
+        sizes: how many paragraphs each of its regions has, if it consists of regions.
     """
 
     paragraphs: list[str]
     write: Callable[[Sequence[Translated]], Content]
+    sizes: Sequence[int] = ()
 
 
 def read_document(

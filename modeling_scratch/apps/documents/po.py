@@ -1,14 +1,22 @@
 """gettext's PO and POT: messages without a translation get one."""
 
+import gettext
+import logging
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
-from ...languages import base_language
+from ...languages import base_language, language_code, language_name
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
-from .catalogs import CONVERSION, Entry, error_at, message, read_entries
+from ..translate.paragraphs import Translated
+from .catalogs import Entry, error_at, message, read_entries, unescaped
 from .document import Document
+from .format_flags import LANGUAGES, Placeholders
+
+logger = logging.getLogger(__name__)
 
 _STRING = r'"(?:[^"\\\n]|\\[^\n])*+"'
 _LINE = re.compile(
@@ -18,13 +26,14 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]+|.)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPES = {value: f"\\{name}" for name, value in _CONTROLS.items()} | {'"': '\\"', "\\": r"\\"}
-# Plural forms by language, as gettext's msginit writes them.
+# What msginit writes: gettext's own table (gettext-tools/src/plural-table.c of gettext 1.0). CLDR, from which Babel has the
+# plural forms of all other languages, sometimes has more forms, such as one for millions in Spanish.
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
-    "nplurals=1; plural=0;": "id ja ko ms th vi zh",
-    "nplurals=2; plural=(n != 1);": "af bg ca da de el en eo es et eu fi fo gl he hu it nb nl nn no pt sq sv tr",
+    "nplurals=1; plural=0;": "ja ko vi",
+    "nplurals=2; plural=(n != 1);": "bg ca da de el en eo es et fi fo he hu it nb nl nn no pt sv tr",
     "nplurals=2; plural=(n > 1);": "fr pt_BR",
-    f"nplurals=3; plural=({_SLAVIC});": "be bs hr ru sr uk",
+    f"nplurals=3; plural=({_SLAVIC});": "be hr ru sr uk",
     "nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;": "cs sk",
     f"nplurals=3; plural=({_SLAVIC.replace('n%10==1 && n%100!=11', 'n==1')});": "pl",
     "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);": "lt",
@@ -32,15 +41,9 @@ _PLURALS = {
     "nplurals=3; plural=n==1 ? 0 : (n==0 || (n%100 > 0 && n%100 < 20)) ? 1 : 2;": "ro",
     "nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;": "ga",
     "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
-    "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);": "ar",
 }
-# What the flags of messages declare as placeholders; "%" alone is wrong in C. An argument has a number or a name.
-_PRINTF = re.compile(rf"%%|%(?P<argument>[0-9]+\$|\([^()]+\))?{CONVERSION}|%")
-_QT = re.compile(r"%L?(?P<argument>[0-9]{1,2}|n)")
-_PLACEHOLDERS = {
-    **dict.fromkeys(("c-format", "objc-format", "python-format", "php-format", "perl-format"), _PRINTF),
-    **dict.fromkeys(("qt-format", "qt-plural-format", "kde-format"), _QT),
-}
+_NUMBERS = range(1001)  # that decide what a plural form stands for; all rules repeat after at most 100, except millions
+_APOSTROPHES = re.compile("''")  # one, in a format of Java
 _WIDTH = 77  # of a line without its quotation marks, as gettext's tools write it
 
 
@@ -59,17 +62,33 @@ class _Field:
 
 @dataclass
 class _Message:
+    """A message. `start` is where the line of its first field starts, `flag_lines` where its lines of flags do."""
+
+    start: int = 0
     fields: dict[str, _Field] = field(default_factory=dict)
-    flags: set[str] = field(default_factory=set)
+    flags: list[str] = field(default_factory=list)
+    flag_lines: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_header(self) -> bool:
         return not self.fields["msgid"].text and "msgctxt" not in self.fields
 
     @property
-    def placeholders(self) -> re.Pattern[str] | None:
-        """Those that its flags declare."""
-        return next((pattern for flag, pattern in _PLACEHOLDERS.items() if flag in self.flags), None)
+    def languages(self) -> list[str]:
+        """Those of programs whose placeholders its flags declare."""
+        found = (re.fullmatch(r"(?!no-|impossible-)(?:possible-)?(.+)-format", flag) for flag in self.flags)
+        return [match[1] for match in found if match]
+
+    @property
+    def placeholders(self) -> list[Placeholders]:
+        return [LANGUAGES[language] for language in self.languages]
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether all its placeholders are known."""
+        sources = [self.fields[name].text for name in ("msgid", "msgid_plural") if name in self.fields]
+        known = [LANGUAGES.get(language) for language in self.languages]
+        return all(each is not None and each.can_read(source) for each in known for source in sources)
 
     @property
     def forms(self) -> dict[str, _Field]:
@@ -79,27 +98,41 @@ class _Message:
 
 def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
     """
-    Read the messages without a translation; fuzzy and obsolete ones stay as they are. Of a message with a plural, the
-    first form gets the translation of the singular if the language has several forms, and all others that of the
-    plural. The header gets the language and its plural forms, if it has none and they are known, and UTF-8. A message
-    stays without a translation if one of its forms lacks placeholders that its flags declare, or has others.
+    Read the messages without a translation; fuzzy and obsolete ones stay as they are. Of a message with a plural, a form
+    that stands for the number 1 alone gets the translation of the singular, and all others that of the plural; see
+    `_source_of`. The header gets the language and its plural forms, if it has none and they are known, and UTF-8, and
+    is not fuzzy any more. A message stays without a translation if one of its forms lacks placeholders that its flags
+    declare, or has others, or if a flag is unknown. One with a doubtful translation becomes fuzzy.
 
     Raises:
-        UserError: the text is not in this format.
+        UserError: the text is not in this format, or in another language than the target.
     """
     messages = list(_messages(text))
     forms, has_plurals = _plural_forms(target), any("msgid_plural" in each.fields for each in messages)
     entries: list[Entry] = []
+    owners: list[int] = []  # the message of each entry
     for number, each in enumerate(messages):
         if number == 0 and each.is_header:
             header = each.fields["msgstr"]
+            entries += _without_fuzzy(text, each)
             entries += _header(text, header, target, forms, has_plurals)
             if re.search(r"nplurals=[0-9]", header.text):
                 forms = header.text
-        elif "fuzzy" not in each.flags and not each.is_header:
-            entries += _translations(each, forms, kept)
+        elif "fuzzy" not in each.flags and not each.is_header and each.can_be_read:
+            made = list(_translations(each, forms, kept))
+            if made and messages[0].is_header:
+                _check_language(text, messages[0].fields["msgstr"], target)
+            entries += made
+        owners += [number] * (len(entries) - len(owners))
     document = read_entries(text, entries, kept)
-    return Document(document.paragraphs, lambda found: _without_wrong_forms(document.write(found), messages))
+
+    def write(translations: Sequence[Translated]) -> str:
+        found = iter(translations)
+        doubts = [any([next(found).is_doubtful for _ in range(size)]) for size in document.sizes]
+        doubtful = {owner for owner, is_doubtful in zip(owners, doubts, strict=True) if is_doubtful}
+        return _finished(document.write(translations), messages, doubtful, kept)
+
+    return Document(document.paragraphs, write)
 
 
 def _messages(text: str) -> Iterator[_Message]:
@@ -114,13 +147,15 @@ def _messages(text: str) -> Iterator[_Message]:
             yield _checked(found, text, at)
             found = _Message()
         if line["comment"]:
-            found.flags |= (
-                {flag.strip() for flag in line["comment"][2:].split(",")} if line["comment"][1:2] == "," else set()
-            )
+            if line["comment"][1:2] in (",", "="):
+                found.flags += (flag.strip() for flag in line["comment"][2:].split(","))
+                found.flag_lines.append((at, line.end()))
             last = None
         elif name is not None:
             if name in found.fields or (name not in ("msgctxt", "msgid") and "msgid" not in found.fields):
                 raise error_at(text, at, f"{name} is out of place")
+            if not found.fields:
+                found.start = at
             last = found.fields[name] = _Field(line.start("string"), line.end("string"), [line["string"][1:-1]])
         elif line["string"] and last is None:
             raise error_at(text, at, "a string that belongs to nothing")
@@ -148,75 +183,154 @@ def _translations(found: _Message, plural_forms: str | None, kept: KeptWords) ->
     Fill the empty translations of a message. If all forms of its plural are empty, it gets as many as the language has.
     """
     fields = found.fields
+    is_java = "java" in found.languages
+    can_number = all(each.can_number for each in found.placeholders)
 
     def entry(source: _Field, start: int, end: int, before: str = "") -> Entry:
         width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
         width = width and max(width, _WIDTH)
-        region = message(_tokens(source.text, found.placeholders, kept), kept, str)
-        can_number = "python-format" not in found.flags
-        return Entry(start, end, lambda written: before + _quoted(written, width), region, can_number)
+        # If a message has {0} or '{', `message` reads the apostrophes.
+        is_quoted = is_java and not re.search(r"\{[0-9]|'[{}]", source.text)
+        tokens = unescaped(source.text, _APOSTROPHES, lambda _: "'") if is_quoted else _tokens(source.text, found, kept)
+        region = message(tokens, kept, _java if is_quoted else str, is_java)
 
-    singular, plural = fields["msgid"], fields.get("msgid_plural")
-    if plural is None:
+        def write(written: str) -> str:
+            for placeholders in found.placeholders:
+                written = placeholders.in_order(written, source.text)
+            return before + _quoted(written, width)
+
+        return Entry(start, end, write, region, can_number)
+
+    if "msgid_plural" not in fields:
         if not fields["msgstr"].text:
-            yield entry(singular, fields["msgstr"].start, fields["msgstr"].end)
+            yield entry(fields["msgid"], fields["msgstr"].start, fields["msgstr"].end)
         return
     forms = list(found.forms.values())
-    count = re.search(r"nplurals=([0-9]{1,2})", plural_forms or "")
-    wanted = int(count[1]) if count and not any(form.text for form in forms) else len(forms)
+    count, source_of = _plurals_of(plural_forms, found, kept)
+    wanted = count if count and not any(form.text for form in forms) else len(forms)
     for index, form in enumerate(forms[:wanted]):
         if not form.text:
-            source = singular if index == 0 and wanted > 1 else plural
-            yield entry(source, form.start, form.end)
+            yield entry(source_of(index), form.start, form.end)
     for index in range(len(forms), wanted):
-        yield entry(plural, forms[-1].end, forms[-1].end, f"\nmsgstr[{index}] ")
+        yield entry(source_of(index), forms[-1].end, forms[-1].end, f"\nmsgstr[{index}] ")
     if wanted < len(forms):
         yield Entry(forms[wanted - 1].end, forms[-1].end)
 
 
-def _tokens(text: str, placeholders: re.Pattern[str] | None, kept: KeptWords) -> Iterator[Token]:
-    """A message as text and those placeholders that are not among the kept words."""
-    spans, done = kept.spans(text), 0
-    for match in placeholders.finditer(text) if placeholders else ():
-        start, end = match.span()
-        if match.group() != "%" and not any(first < end and start < last for first, last in spans):
+def _plurals_of(
+    declared: str | None, found: _Message, kept: KeptWords
+) -> tuple[int | None, Callable[[int], _Field]]:
+    """How many plural forms there are, None if this is unknown, and the source of each."""
+    count = re.search(r"nplurals=([0-9]{1,2})", declared or "")
+    numbers_of = _numbers_of(declared or "")
+    singular, plural = found.fields["msgid"], found.fields["msgid_plural"]
+    shows_number = _shown(singular.text, found, kept) == _shown(plural.text, found, kept)
+
+    def source_of(index: int) -> _Field:
+        """
+        The singular, for the number 1. A form for several numbers, such as 1, 21, 31, ... in Russian, must show which:
+        "One bowl" is wrong there, but "%d bowl" is better than "%d bowls".
+        """
+        numbers = numbers_of.get(index, set())
+        is_singular = numbers == {1} or (1 in numbers and 2 not in numbers and shows_number)
+        return singular if is_singular else plural
+
+    return count and int(count[1]), source_of
+
+
+@cache
+def _numbers_of(declared: str) -> dict[int, set[int]]:
+    """The numbers that each plural form stands for. As in gettext, a rule that cannot be read is that of English."""
+    rule = re.search(r"\bplural=([^;\n]+)", declared)
+    numbers: dict[int, set[int]] = {}
+    try:
+        form_of = gettext.c2py(rule[1] if rule else "n != 1")
+        for number in _NUMBERS:
+            numbers.setdefault(int(form_of(number)), set()).add(number)
+    except (ValueError, ArithmeticError):
+        return _numbers_of("")
+    return numbers
+
+
+def _shown(text: str, found: _Message, kept: KeptWords) -> list[str]:
+    """The placeholders and other kept words of a text."""
+    words = [text[start:end] for start, end in kept.spans(text)]
+    return sorted(words + [each for placeholders in found.placeholders for each in placeholders.arguments(text) or ()])
+
+
+def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
+    """A message as text and those placeholders that are not within kept words."""
+    matches = [
+        match
+        for placeholders in found.placeholders
+        if placeholders.is_markup and placeholders.arguments(text) is not None
+        for match in placeholders.pattern.finditer(text)
+        if not match["bare"] and not _is_percentage(match)
+    ]
+    known, done = kept.spans(text), 0
+    for start, end in sorted(match.span() for match in matches):
+        if start >= done and not any(first <= start and end <= last for first, last in known):
             yield Text(text[done:start], text[done:start])
-            yield Markup("atom", match.group())
+            yield Markup("atom", text[start:end])
             done = end
     yield Text(text[done:], text[done:])
 
 
-def _without_wrong_forms(text: str, messages: list[_Message]) -> str:
-    """Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`."""
+def _is_percentage(match: re.Match[str]) -> bool:
+    """
+    Whether a placeholder looks like "% c" in "100% clay" or "% a" in "5 % a day". It is left to the model; if the
+    translation lacks it, as most will, and the program reads it as a placeholder, nothing right can be written.
+    """
+    before, after = match.string[: match.start()].rstrip(" "), match.string[match.end() : match.end() + 1]
+    is_word = re.fullmatch("% [a-zA-Z]{2,}", match.group()) is not None or after.isalpha()
+    return match.group().startswith("% ") and (is_word or before[-1:].isdigit())
+
+
+def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: KeptWords) -> str:
+    """
+    Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`. Mark
+    those that are doubtful, by the index of their message. Tell how many messages have no translation, and why.
+    """
     parts, done = [], 0
-    for before, after in zip(messages, _messages(text), strict=True):
+    empty, fuzzy, filled = Counter[str](), 0, 0
+    for number, (before, after) in enumerate(zip(messages, _messages(text), strict=True)):
         new = {
             name: each for name, each in after.forms.items() if name not in before.forms or not before.forms[name].text
         }
-        if not any(_is_wrong(name, each.text, after) for name, each in new.items()):
+        if not new or before.is_header or "fuzzy" in before.flags:
             continue
-        for each in new.values():
-            parts += [text[done : each.start], '""']
-            done = each.end
+        if not before.can_be_read:
+            empty["have a flag for placeholders that are not known"] += 1
+        elif any(_is_wrong(each.text, after) for each in new.values()):
+            empty["would have other placeholders in their translation"] += 1
+            for each in new.values():
+                parts += [text[done : each.start], '""']
+                done = each.end
+        elif not all(each.text for each in new.values()):
+            empty["got no text from the model"] += 1
+        elif number in doubtful:
+            fuzzy += 1
+            start, end = next(iter(after.flag_lines), (after.start, after.start))
+            parts += [text[done:start], f"#, fuzzy{', ' + text[start + 2 : end].lstrip() if end > start else chr(10)}"]
+            done = end
+        filled += 1
+    total = f"of {filled:,} messages without a translation"
+    for why, count in empty.items():
+        logger.info(f"{count:,} {total} stay empty: they {why}")
+    if fuzzy:
+        logger.info(f"{fuzzy:,} {total} are marked fuzzy, since their translations are doubtful: check them")
     return "".join(parts) + text[done:]
 
 
-def _is_wrong(form: str, written: str, found: _Message) -> bool:
+def _is_wrong(written: str, found: _Message) -> bool:
     """Whether a form that has a translation has other placeholders than the message."""
-    pattern, singular = found.placeholders, found.fields["msgid"]
-    sources = [found.fields.get("msgid_plural", singular), *([singular] if form == "msgstr[0]" else [])]
-    if pattern is None or not written:
-        return False
-    return all(_arguments(written, pattern) != _arguments(source.text, pattern) for source in sources)
-
-
-def _arguments(text: str, placeholders: re.Pattern[str]) -> list[str]:
-    """The placeholders of a text, each with its number or name."""
-    found = [match for match in placeholders.finditer(text) if match.group() != "%%"]
-    return sorted(
-        each.group() if each["argument"] else f"%{number}${each.group()[1:]}"
-        for number, each in enumerate(found, start=1)
-    )
+    source, singular = found.fields.get("msgid_plural", found.fields["msgid"]), found.fields["msgid"]
+    for placeholders in found.placeholders if written else ():
+        wanted = [placeholders.arguments(each.text) for each in (source, singular)]
+        found = placeholders.arguments(written)
+        if wanted[0] is not None and (found is None or found not in wanted):
+            return True
+    return False
 
 
 def _quoted(text: str, width: int | None) -> str:
@@ -235,6 +349,29 @@ def _quoted(text: str, width: int | None) -> str:
             lines.append("")
         lines[-1] += word
     return "\n".join(f'"{line}"' for line in ["", *filter(None, lines)])
+
+
+def _check_language(text: str, header: _Field, target: str | None) -> None:
+    """Raise UserError if the header names another language than the target."""
+    named = re.search(r"^Language:[ \t]*([A-Za-z]+(?:[_-][A-Za-z0-9]+)*)", header.text, re.MULTILINE | re.IGNORECASE)
+    if not named or not target or language_code(named[1]) is None:
+        return
+    languages = {base_language(named[1]), base_language(target)}
+    if len(languages) > 1 and languages != {"nb", "no"}:  # the second means the first
+        raise error_at(
+            text,
+            header.start,
+            f"this catalog is in {language_name(named[1])} (Language: {named[1]}), but the translation is in "
+            f"{language_name(target)}; use the catalog of that language, or the template (.pot)",
+        )
+
+
+def _without_fuzzy(text: str, header: _Message) -> Iterator[Entry]:
+    """Take "fuzzy" from the flags of the header, with which templates are marked: Babel skips files with a fuzzy one."""
+    for start, end in header.flag_lines:
+        others = [flag for flag in map(str.strip, text[start + 2 : end].split(",")) if flag != "fuzzy"]
+        line = f"{text[start : start + 2]} {', '.join(others)}\n" if others else ""
+        yield Entry(start, end, lambda _, line=line: line)
 
 
 def _header(text: str, header: _Field, target: str | None, forms: str | None, has_plurals: bool) -> Iterator[Entry]:
@@ -261,9 +398,16 @@ def _header(text: str, header: _Field, target: str | None, forms: str | None, ha
 
 def _plural_forms(target: str | None) -> str | None:
     """The plural forms of a language, as the header declares them; None: unknown."""
+    from babel.messages.plurals import PLURALS  # from an extra of this package
+
+    known = {tag: f"nplurals={count}; plural={rule};" for tag, (count, rule) in PLURALS.items()}
+    known |= {language: forms for forms, languages in _PLURALS.items() for language in languages.split()}
     tag = (target or "").replace("-", "_")
-    known = {language: forms for forms, languages in _PLURALS.items() for language in languages.split()}
     return known.get(tag) or known.get(base_language(tag))
+
+
+def _java(character: str) -> str:
+    return "''" if character == "'" else character
 
 
 def _plain(escape: str) -> str:

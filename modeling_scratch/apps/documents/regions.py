@@ -63,7 +63,7 @@ def read_regions(
             ]
         )
 
-    return Document(paragraphs + slots, write)
+    return Document(paragraphs + slots, write, [sum(unit.paragraph is not None for unit in row) for row in rows])
 
 
 def _written(region: Region, unit: _Unit, found: Iterator[Translated], slot_texts: dict[str, str]) -> Iterator[str]:

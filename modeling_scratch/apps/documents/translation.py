@@ -1,5 +1,6 @@
 """Translates a document for `scratch translate --format`: all its sentences in one call."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ def translate_sentences(
             warnings.add_cut(index + 1)
         if index not in unusual:
             warnings.add_doubtful(index + 1, best)
-        translated.append(plain.restored(index, as_translated(text, best)))
+        written = plain.restored(index, as_translated(text, best))
+        translated.append(replace(written, is_doubtful=written.is_doubtful or index in too_long or index in unusual))
     warnings.close()
     return translated

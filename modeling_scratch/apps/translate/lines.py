@@ -187,7 +187,7 @@ class Warnings:
 
     def add_doubtful(self, number: int, translation: Translation) -> None:
         """Warn about an output that the model should not be trusted with, if it is one."""
-        if translation.confidence is not None and translation.confidence < DOUBTFUL:
+        if is_doubtful(translation):
             why = f"the {self.unit} is unlike what the model has learnt"
             message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
             self.add("the outputs of {} are doubtful", number, message)
@@ -301,14 +301,21 @@ def translated_texts(
     return [found[place] for place in range(len(plain.texts))]
 
 
+def is_doubtful(translation: Translation) -> bool:
+    """Whether the model should not be trusted with an output, if it knows."""
+    return translation.confidence is not None and translation.confidence < DOUBTFUL
+
+
 def as_translated(source: str, translation: Translation) -> Translated:
     """A translation as one line, with the links of its words; guessed ones if it has no alignments."""
     text, weights = one_line(translation.text), translation.weights
     if weights is None:
-        return Translated(text, guessed_links(source, text))
-    from ...inference.alignments import links_of
+        links = guessed_links(source, text)
+    else:
+        from ...inference.alignments import links_of
 
-    return Translated(text, links_of(weights))
+        links = links_of(weights)
+    return Translated(text, links, is_doubtful=translation.is_cut or is_doubtful(translation))
 
 
 def _rows(

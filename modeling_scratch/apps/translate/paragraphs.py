@@ -35,11 +35,13 @@ class Translated:
     Args:
         links: pairs of a source word and a target word. Empty if unknown.
         starts: for each sentence of a paragraph, its first source word and its first target word. Empty if unknown.
+        is_doubtful: whether the model should not be trusted with it.
     """
 
     text: str
     links: list[tuple[int, int]] = field(default_factory=list)
     starts: list[tuple[int, int]] = field(default_factory=list)
+    is_doubtful: bool = False
 
 
 def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
@@ -164,7 +166,8 @@ class Paragraphs:
             for (first_source, first_target), piece in zip(starts, row, strict=True):
                 words = range(0 if piece.sentence else len(piece.before.split()))
                 links += [(first_source + word, first_target + word) for word in words]
-        return Translated("".join(map("".join, written)), links, starts)
+        is_doubtful = any(each.is_doubtful for each in translations)
+        return Translated("".join(map("".join, written)), links, starts, is_doubtful)
 
 
 def translate_paragraphs(

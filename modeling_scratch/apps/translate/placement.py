@@ -448,7 +448,7 @@ class PlainTexts:
             return Translated(self.originals[index].strip())
         links = translated.links or guessed_links(self.texts[index], translated.text)
         found = self.restore(index, replace(translated, links=links))
-        return Translated(found.text, found.links(links))
+        return replace(translated, text=found.text, links=found.links(links))
 
     def restore(self, index: int, translated: Translated) -> Restored:
         """The same with the places of all words, for a text with kept words and others."""

@@ -1,0 +1,168 @@
+"""The placeholders that a flag of a PO message declares, such as c-format."""
+
+import re
+from dataclasses import dataclass
+from itertools import count
+
+
+@dataclass(frozen=True)
+class Placeholders:
+    """
+    The placeholders of a programming language.
+
+    Args:
+        pattern: matches a placeholder, whose number or name is the group "argument"; without one, it stands for the next
+            argument. It also matches what stands for a special character (the group "escape", such as %%), and a
+            special character on its own (the group "bare").
+        can_number: whether %s may become %2$s.
+        is_text_if_bare: whether a special character on its own shows that the message is not a format, whatever its
+            flag says: the flag is a guess of xgettext, and msgfmt does not check the translation of such a message.
+        allows_bare: whether a message with a special character on its own can be read.
+        is_markup: whether all placeholders are kept as they are. Those of Java may have branches with text.
+    """
+
+    pattern: re.Pattern[str]
+    can_number: bool = False
+    is_text_if_bare: bool = False
+    allows_bare: bool = True
+    is_markup: bool = True
+
+    def can_read(self, text: str) -> bool:
+        return self.allows_bare or not any(match["bare"] for match in self.pattern.finditer(text))
+
+    def arguments(self, text: str) -> list[str] | None:
+        """
+        The placeholders of a text, each with its number or name: in a fixed order, unless some have none, whose meaning
+        may depend on the others. None: it is not a format.
+        """
+        # "% %" is that of this message; "%%" may stand anywhere.
+        matches = [match for match in self.pattern.finditer(text) if len(match["escape"] or "") != 2]
+        if self.is_text_if_bare and any(match["bare"] for match in matches):
+            return None
+        raws = [match.group() for match in matches]
+        if len({_is_next(match) for match in matches if not (match["bare"] or match["escape"])}) > 1:
+            return raws
+        numbers = count(1)
+        return sorted(
+            f"{raw[0]}{next(numbers)}${raw[1:]}" if _is_next(match) else raw
+            for raw, match in zip(raws, matches, strict=True)
+        )
+
+    def in_order(self, written: str, source: str) -> str:
+        """A translation whose placeholders without a number or name stand in the order of the source."""
+        places, wanted = ([each for each in self.pattern.finditer(text) if _is_next(each)] for text in (written, source))
+        if sorted(each.group() for each in places) != sorted(each.group() for each in wanted):
+            return written
+        parts, done = [], 0
+        for place, each in zip(places, wanted, strict=True):
+            parts += [written[done : place.start()], each.group()]
+            done = place.end()
+        return "".join(parts) + written[done:]
+
+
+def _is_next(match: re.Match[str]) -> bool:
+    """Whether a placeholder stands for the next argument."""
+    return not (match["escape"] or match["bare"] or match["argument"])
+
+
+_NUMBER = r"[0-9]+\$"
+_WIDTH = r"(?:[0-9]+|\*(?:[0-9]+\$)?)?"
+_PRECISION = r"(?:\.(?:\*(?:[0-9]+\$)?|[0-9]*))?"
+_SIZE = r"(?:I64|[hlLqjzt])*"
+
+
+def _printf(
+    conversions: str,
+    argument: str = _NUMBER,
+    flags: str = "[-+ 0#]*",
+    size: str = _SIZE,
+    escapes: str = "%",
+    can_number: bool = False,
+    is_text_if_bare: bool = False,
+) -> Placeholders:
+    """Placeholders after printf of C."""
+    middle = f"{flags}{_WIDTH}{_PRECISION}{size}"
+    pattern = rf"(?P<escape>%{middle}[{escapes}])|%(?P<argument>{argument})?{middle}(?:{conversions})|(?P<bare>%)"
+    return Placeholders(re.compile(pattern), can_number, is_text_if_bare)
+
+
+def _other(placeholder: str, bare: str = r"(?!)", escape: str = r"(?!)", **options: bool) -> Placeholders:
+    return Placeholders(re.compile(rf"(?P<escape>{escape})|{placeholder}|(?P<bare>{bare})"), **options)
+
+
+_C = _printf(
+    r"[diouxXeEfFgGaAcCsSpn@]|<PRI[diouxX][A-Z0-9]+>",
+    flags="[-+ 0#'I]*",
+    escapes="%m",
+    can_number=True,
+    is_text_if_bare=True,
+)
+# With text in braces in the braces, as in {:>{width}}; a name or a number comes first.
+_BRACES = _other(r"\{(?P<argument>[^{}:!]+)?[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", r"[{}]", r"\{\{|\}\}")
+_PERCENT_DIGITS = _other(r"%(?P<argument>L?(?:n|[0-9]{1,2}))")
+# The simple ones; a loop or a choice such as ~{ or ~[ is a "~" on its own.
+_TILDE = _other(r"~(?P<argument>(?!))?(?:[-+]?[0-9]+|,|'.)*[@:]*[aAbBcCdDeEfFgGoOpPrRsSwWxX$%&|]", "~", "~~", allows_bare=False)
+
+# By what precedes "-format" in a flag. These are the languages of gettext, in the order of its format_language
+# (gettext-tools/src/message.c), and their placeholders as its format-*.c read them. D, OCaml, and what gettext does not
+# know yet, are missing: messages with such flags are not translated.
+LANGUAGES = {
+    "c": _C,
+    "objc": _C,
+    "c++": _BRACES,
+    "python": _printf("[diouxXeEfFgGcrsa]", r"\([^()]*\)", size="[hlL]?", is_text_if_bare=True),
+    "python-brace": _BRACES,
+    "java": _other(r"\{(?P<argument>\s*[0-9]+)\s*(?:,\s*[a-z]+)?", "[{}]", "''|'[^']*(?:'|$)", is_markup=False),
+    "java-printf": _printf("[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", can_number=True),
+    "csharp": _BRACES,
+    "javascript": _printf("[bcdeEfFgGijoOsuxX]", can_number=True),
+    "scheme": _TILDE,
+    "lisp": _TILDE,
+    "elisp": _printf("[sSdioxXcfeg]", size="", can_number=True),
+    "librep": _printf("[sSdxXoc]", flags=r"[-+ 0^]*", size="", can_number=True),
+    "rust": _BRACES,
+    "go": _other(
+        r"%(?P<argument>(?!))?[-+# 0]*(?:\[[0-9]+\])?(?:[0-9]+|\*)?(?:\.(?:\[[0-9]+\])?(?:[0-9]+|\*)?)?(?:\[[0-9]+\])?"
+        "[vTtcUsqeEfFgGOdobxX]",
+        "%",
+        "%%",
+    ),
+    # %<name>d, %{name}
+    "ruby": _printf(
+        r"(?<=\})|[spcdiuoxXbBfgGeEaA]", r"[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|\{[^{}]*\})", size=""
+    ),
+    "sh": _other(r"\$(?P<argument>[A-Za-z_][A-Za-z0-9_]*|\{[^{}]*\})", r"\$"),
+    "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", can_number=True),
+    "awk": _printf("[cdiouxXfFeEgGs]", size="", can_number=True),
+    "lua": _printf("[cdeEfgGiouxXsqaAp]", size=""),
+    "object-pascal": _printf("[duxefgnmspDUXEFGNMSP]", r"(?:[0-9]*|\*):", "-?", ""),
+    "modula2": _printf("[cdiouxXeEfFgGsp]", size=""),
+    "smalltalk": _other("%(?P<argument>[1-9])", "%", "%%"),
+    "qt": _PERCENT_DIGITS,
+    "qt-plural": _PERCENT_DIGITS,
+    "kde": _other("%(?P<argument>[0-9]+)"),
+    "kde-kuit": _other("%(?P<argument>[0-9]+)"),
+    # %1%, %|2$5|
+    "boost": _other(
+        r"%(?P<argument>[0-9]{1,2}%|\|?[0-9]+\$)?(?:(?<=%[0-9]%)|(?<=%[0-9][0-9]%)"
+        rf"|\|?[-+ 0#'_=hl]*{_WIDTH}{_PRECISION}[hlL]*(?:[cCsSidouxXeEfgGptn]\|?|T.\|?|\|))",
+        "%",
+        "%%",
+    ),
+    "tcl": _printf("[diuoxXcsfeEgG]", can_number=True),
+    "perl": _printf(
+        "[cs_piDduUbBoOxXeEfFgGn]",
+        r"[1-9][0-9]*\$",
+        r"[-+ 0#]*(?:\*?v|\*[0-9]+\$v)?",
+        "(?:ll|I64|I32|[hlLqVI])?",
+        can_number=True,
+    ),
+    "perl-brace": _other(r"\{(?P<argument>[A-Za-z_][A-Za-z0-9_]*)\}"),
+    "php": _printf("[bcdeEfFgGosuxX]", flags="(?:[-+ 0]|'.)*", size="", can_number=True),
+    # %qT, %<quoted%>, %r coloured%R
+    "gcc-internal": _other(
+        r"%(?:(?P<argument>[0-9]+\$)?[qlwzt+#]*(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?[A-Za-z@{]|[<>}'])", "%", "%%"
+    ),
+    "gfc-internal": _other(r"%(?:(?P<argument>[0-9]+\$)?[lqwz+#]*[A-Za-z]|[<>'])", "%", "%%"),
+    "ycp": _other("%(?P<argument>[0-9])", "%", "%%"),
+}
