@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...errors import UserError
 from ...languages import is_same_language
 from ..translate.kept_words import ADDRESSES, KeptWords
-from ..translate.marked_text import Markup, Text, Token
+from ..translate.marked_text import BEFORE_WORD, Markup, Text, Token
 from .document import Document
 from .html import PROTECTED, unescape
 from .regions import Region, read_regions
@@ -30,7 +30,8 @@ CONVERSION = (
     r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpr@]|<PRI[diouxX][A-Z0-9]+>)"
 )
 _NUMBERED = re.compile(rf"\ue000([0-9]+)\$({CONVERSION})")
-_KEY = re.compile(r"(?<![\w&])[_&](?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")  # the next letter is that of a menu item
+# The next letter is the key of a menu item, as in "_Open" or "E&xit", but not in "AT&T" or "file_name".
+_KEY = re.compile(r"(?:(?<![\w&])_|(?:(?<![\w&])|(?<=[^\W\d_])(?=&[a-z]))&)(?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")
 _QUOTE = re.compile(r"''|'[{}](?:[^']|'')*+'")  # an apostrophe, or text in which braces are text
 _PARTS = re.compile(
     rf"{_TAG.pattern}|(?P<entity>&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);)"
@@ -302,7 +303,7 @@ class _Message:
                 plain = "'" if match["quote"] else unescape(match.group())
                 self.tokens.append(Text(self._raw(done, match.end()), plain))
             else:
-                self._add_markup(kind, done, match.end(), name)
+                self._add_markup(kind, done, match.end(), BEFORE_WORD if match["key"] else name)
             done = match.end()
         self._add_text(done, end)
 

@@ -68,7 +68,7 @@ def _is_next(match: re.Match[str]) -> bool:
 _NUMBER = r"[0-9]+\$"
 _WIDTH = r"(?:[0-9]+|\*(?:[0-9]+\$)?)?"
 _PRECISION = r"(?:\.(?:\*(?:[0-9]+\$)?|[0-9]*))?"
-_SIZE = r"(?:I64|[hlLqjzt])*"
+_SIZE = r"(?:I64|wf?[0-9]+|[hlLqjzt])*"
 
 
 def _printf(
@@ -91,7 +91,7 @@ def _other(placeholder: str, bare: str = r"(?!)", escape: str = r"(?!)", **optio
 
 
 _C = _printf(
-    r"[diouxXeEfFgGaAcCsSpn@]|<PRI[diouxX][A-Z0-9]+>",
+    r"[diouxXbBeEfFgGaAcCsSpn@]|<PRI[diouxX][A-Z0-9]+>",
     flags="[-+ 0#'I]*",
     escapes="%m",
     can_number=True,
@@ -115,7 +115,7 @@ LANGUAGES = {
     "java": _other(r"\{(?P<argument>\s*[0-9]+)\s*(?:,\s*[a-z]+)?", "[{}]", "''|'[^']*(?:'|$)", is_markup=False),
     "java-printf": _printf("[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", can_number=True),
     "csharp": _BRACES,
-    "javascript": _printf("[bcdeEfFgGijoOsuxX]", can_number=True),
+    "javascript": _printf("[bcdeEfFgGijoOsuxX]", size="", can_number=True),
     "scheme": _TILDE,
     "lisp": _TILDE,
     "elisp": _printf("[sSdioxXcfeg]", size="", can_number=True),
@@ -144,8 +144,8 @@ LANGUAGES = {
     "kde-kuit": _other("%(?P<argument>[0-9]+)"),
     # %1%, %|2$5|
     "boost": _other(
-        r"%(?P<argument>[0-9]{1,2}%|\|?[0-9]+\$)?(?:(?<=%[0-9]%)|(?<=%[0-9][0-9]%)"
-        rf"|\|?[-+ 0#'_=hl]*{_WIDTH}{_PRECISION}[hlL]*(?:[cCsSidouxXeEfgGptn]\|?|T.\|?|\|))",
+        r"%(?P<argument>(?P<whole>[0-9]+%)|\|?[0-9]+\$)?"
+        rf"(?(whole)|\|?[-+ 0#'_=hl]*{_WIDTH}{_PRECISION}[hlL]*(?:[cCsSidouxXeEfgGptn]\|?|T.\|?|\|))",
         "%",
         "%%",
     ),

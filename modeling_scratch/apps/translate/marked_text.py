@@ -12,6 +12,7 @@ from .kept_words import ADDRESSES, KeptWords
 _MAX_DEPTH = 50  # of nested elements
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
+BEFORE_WORD = "before a word"  # the name of an atom that directly precedes a word
 _FIXED_SPACE = re.compile(r"[^\S \t\n\r\f]")  # such as no-break spaces; browsers show each
 
 
@@ -55,7 +56,7 @@ class Markup:
         kind: "open" and "close" enclose words; an "atom" stands between words; a "break" ends a paragraph; a "fold",
             such as a line break, can replace the space between any two words; what is "dropped" is in no translation.
         raw: the markup as it is written.
-        name: the same for "open" and the matching "close".
+        name: the same for "open" and the matching "close"; BEFORE_WORD for some atoms.
         is_optional: leave it out rather than enclose no words, since some markup must not be empty.
         ends_elements: for a fold: close open elements before it and reopen them after it.
         stays: for a fold: write it even if the translation has no space that it can replace.
@@ -83,6 +84,11 @@ class Atom:
     at: int  # position in the plain text
     space_before: str
     space_after: str = ""
+
+    @property
+    def is_before_word(self) -> bool:
+        """Whether it directly precedes the word that it is in or before."""
+        return self.markup[0].name == BEFORE_WORD
 
 
 @dataclass
@@ -262,6 +268,10 @@ class _Builder:
     def _add_atom(self, markup: list[Markup]) -> None:
         if self._atom is not None:
             self._atom.space_after = self._space
+            nodes, names = self._nodes(), (self._atom.markup[-1].name, markup[0].name)
+            if not self._space and nodes and nodes[-1] is self._atom and BEFORE_WORD not in names:
+                self._atom.markup += markup  # %d%%
+                return
         self._atom = Atom(markup, self._length, self._space)
         self._nodes().append(self._atom)
         self._had_space, self._space = self._had_space or bool(self._space), ""

@@ -227,6 +227,12 @@ class _Placement:
             source: the source characters of the element that contains the atom.
             low, high: the target characters of this element.
         """
+        if atom.is_before_word and self.target_words:
+            if atom.at > source[0]:
+                number = bisect_right(self.source_words, atom.at, key=lambda span: span[0]) - 1
+                first, last = self.target_words[self._target_of(number + (atom.at >= self.source_words[number][1]))]
+                low, high = max(low, first), min(high, last)
+            return (self.without_marks(self.target, low, high)[0] if low < high else high), True
         if atom.at <= source[0] or not self.target_words:
             return low, True
         if atom.at >= source[1]:
@@ -276,7 +282,7 @@ class _Placement:
             position, is_before = self._position_of(node, source, low, high)
             number = bisect_left(ranges, (position,)) - 1  # of the last element that starts before the atom
             position = max(position, ranges[number][1]) if number >= 0 else position
-            if is_before and node.space_before and self.target[max(position - 1, 0) : position].isspace():
+            if is_before and node.space_before and not node.is_before_word and self.target[max(position - 1, 0) : position].isspace():
                 self.spaces[position - 1] = node.space_before
             positions.append((position, order, node, is_before))
         parts, done = [], low
@@ -295,6 +301,7 @@ class _Placement:
                 before |= written[-1:].isalnum() and raw[:1].isalnum()  # so that an address stays intact
                 after = (is_before and bool(node.space_after)) or self._is_parted(node, position)
                 after |= raw[-1:].isalnum() and self.target[position : min(position + 1, high)].isalnum()
+                before, after = (False, False) if node.is_before_word else (before, after)
                 parts.append((node.space_before or " ") * before + raw + (node.space_after or " ") * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
