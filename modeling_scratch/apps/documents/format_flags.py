@@ -11,8 +11,8 @@ class Placeholders:
     The placeholders of a programming language.
 
     Args:
-        pattern: matches a placeholder, whose number or name is the group "argument"; without one, it stands for the next
-            argument. It also matches what stands for a special character (the group "escape", such as %%), and a
+        pattern: matches a placeholder, whose number or name is the group "argument"; without one, it stands for the
+            next argument. It also matches what stands for a special character (the group "escape", such as %%), and a
             special character on its own (the group "bare").
         can_number: whether %s may become %2$s.
         is_text_if_bare: whether a special character on its own shows that the message is not a format, whatever its
@@ -50,7 +50,9 @@ class Placeholders:
 
     def in_order(self, written: str, source: str) -> str:
         """A translation whose placeholders without a number or name stand in the order of the source."""
-        places, wanted = ([each for each in self.pattern.finditer(text) if _is_next(each)] for text in (written, source))
+        places, wanted = (
+            [each for each in self.pattern.finditer(text) if _is_next(each)] for text in (written, source)
+        )
         if sorted(each.group() for each in places) != sorted(each.group() for each in wanted):
             return written
         parts, done = [], 0
@@ -101,7 +103,9 @@ _C = _printf(
 _BRACES = _other(r"\{(?P<argument>[^{}:!]+)?[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", r"[{}]", r"\{\{|\}\}")
 _PERCENT_DIGITS = _other(r"%(?P<argument>L?(?:n|[0-9]{1,2}))")
 # The simple ones; a loop or a choice such as ~{ or ~[ is a "~" on its own.
-_TILDE = _other(r"~(?P<argument>(?!))?(?:[-+]?[0-9]+|,|'.)*[@:]*[aAbBcCdDeEfFgGoOpPrRsSwWxX$%&|]", "~", "~~", allows_bare=False)
+_TILDE = _other(
+    r"~(?P<argument>(?!))?(?:[-+]?[0-9]+|,|'.)*[@:]*[aAbBcCdDeEfFgGoOpPrRsSwWxX$%&|]", "~", "~~", allows_bare=False
+)
 
 # By what precedes "-format" in a flag. These are the languages of gettext, in the order of its format_language
 # (gettext-tools/src/message.c), and their placeholders as its format-*.c read them. D, OCaml, and what gettext does not
@@ -113,7 +117,9 @@ LANGUAGES = {
     "python": _printf("[diouxXeEfFgGcrsa]", r"\([^()]*\)", size="[hlL]?", is_text_if_bare=True),
     "python-brace": _BRACES,
     "java": _other(r"\{(?P<argument>\s*[0-9]+)\s*(?:,\s*[a-z]+)?", "[{}]", "''|'[^']*(?:'|$)", is_markup=False),
-    "java-printf": _printf("[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", can_number=True),
+    "java-printf": _printf(
+        "[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", can_number=True
+    ),
     "csharp": _BRACES,
     "javascript": _printf("[bcdeEfFgGijoOsuxX]", size="", can_number=True),
     "scheme": _TILDE,
@@ -128,9 +134,7 @@ LANGUAGES = {
         "%%",
     ),
     # %<name>d, %{name}
-    "ruby": _printf(
-        r"(?<=\})|[spcdiuoxXbBfgGeEaA]", r"[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|\{[^{}]*\})", size=""
-    ),
+    "ruby": _printf(r"(?<=\})|[spcdiuoxXbBfgGeEaA]", r"[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|\{[^{}]*\})", size=""),
     "sh": _other(r"\$(?P<argument>[A-Za-z_][A-Za-z0-9_]*|\{[^{}]*\})", r"\$"),
     "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", can_number=True),
     "awk": _printf("[cdiouxXfFeEgGs]", size="", can_number=True),

@@ -4,7 +4,7 @@ import gettext
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,6 +15,7 @@ from ..translate.paragraphs import Translated
 from .catalogs import Entry, error_at, message, read_entries, unescaped
 from .document import Document
 from .format_flags import LANGUAGES, Placeholders
+from .restructured_text import rest_begin, rest_escape, rest_names, rest_references, rest_tokens, rest_written
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]+|.)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPES = {value: f"\\{name}" for name, value in _CONTROLS.items()} | {'"': '\\"', "\\": r"\\"}
-# What msginit writes: gettext's own table (gettext-tools/src/plural-table.c of gettext 1.0). CLDR, from which Babel has the
-# plural forms of all other languages, sometimes has more forms, such as one for millions in Spanish.
+# What msginit writes: gettext's own table (gettext-tools/src/plural-table.c of gettext 1.0). CLDR, from which Babel has
+# the plural forms of all other languages, sometimes has more forms, such as one for millions in Spanish.
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
     "nplurals=1; plural=0;": "ja ko vi",
@@ -43,6 +44,8 @@ _PLURALS = {
     "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
 }
 _NUMBERS = range(1001)  # that decide what a plural form stands for; all rules repeat after at most 100, except millions
+# Where Sphinx found a message: in a file, relative to the folder of catalogs, or in the documentation of code.
+_SPHINX = re.compile(r"\.rst:|\.\./\S*\.txt:|:docstring of ")
 _APOSTROPHES = re.compile("''")  # one, in a format of Java
 _WIDTH = 77  # of a line without its quotation marks, as gettext's tools write it
 
@@ -62,9 +65,13 @@ class _Field:
 
 @dataclass
 class _Message:
-    """A message. `start` is where the line of its first field starts, `flag_lines` where its lines of flags do."""
+    """
+    A message. `start` is where the line of its first field starts, `flag_lines` where its lines of flags do. `is_rest`:
+    whether it is reStructuredText.
+    """
 
     start: int = 0
+    is_rest: bool = False
     fields: dict[str, _Field] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     flag_lines: list[tuple[int, int]] = field(default_factory=list)
@@ -98,11 +105,10 @@ class _Message:
 
 def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
     """
-    Read the messages without a translation; fuzzy and obsolete ones stay as they are. Of a message with a plural, a form
-    that stands for the number 1 alone gets the translation of the singular, and all others that of the plural; see
-    `_source_of`. The header gets the language and its plural forms, if it has none and they are known, and UTF-8, and
-    is not fuzzy any more. A message stays without a translation if one of its forms lacks placeholders that its flags
-    declare, or has others, or if a flag is unknown. One with a doubtful translation becomes fuzzy.
+    Read the messages without a translation; fuzzy and obsolete ones stay as they are. A plural gets all forms of the
+    language, see `_plurals_of`. The header gets the language and its plural forms, if it has none and they are known,
+    and UTF-8, and is not fuzzy any more. A message stays without a translation if one of its forms lacks placeholders
+    that its flags declare, or has others, or if a flag is unknown. One with a doubtful translation becomes fuzzy.
 
     Raises:
         UserError: the text is not in this format, or in another language than the target.
@@ -111,6 +117,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
     forms, has_plurals = _plural_forms(target), any("msgid_plural" in each.fields for each in messages)
     entries: list[Entry] = []
     owners: list[int] = []  # the message of each entry
+    names = rest_names(each.fields["msgid"].text for each in messages if each.is_rest)
     for number, each in enumerate(messages):
         if number == 0 and each.is_header:
             header = each.fields["msgstr"]
@@ -119,7 +126,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
             if re.search(r"nplurals=[0-9]", header.text):
                 forms = header.text
         elif "fuzzy" not in each.flags and not each.is_header and each.can_be_read:
-            made = list(_translations(each, forms, kept))
+            made = list(_translations(each, forms, kept, names))
             if made and messages[0].is_header:
                 _check_language(text, messages[0].fields["msgstr"], target)
             entries += made
@@ -147,6 +154,7 @@ def _messages(text: str) -> Iterator[_Message]:
             yield _checked(found, text, at)
             found = _Message()
         if line["comment"]:
+            found.is_rest |= line["comment"][1:2] == ":" and _SPHINX.search(line["comment"]) is not None
             if line["comment"][1:2] in (",", "="):
                 found.flags += (flag.strip() for flag in line["comment"][2:].split(","))
                 found.flag_lines.append((at, line.end()))
@@ -178,9 +186,14 @@ def _checked(found: _Message, text: str, end: int) -> _Message:
     return found
 
 
-def _translations(found: _Message, plural_forms: str | None, kept: KeptWords) -> Iterator[Entry]:
+def _translations(
+    found: _Message, plural_forms: str | None, kept: KeptWords, names: Collection[str]
+) -> Iterator[Entry]:
     """
     Fill the empty translations of a message. If all forms of its plural are empty, it gets as many as the language has.
+
+    Args:
+        names: see `rest_tokens`.
     """
     fields = found.fields
     is_java = "java" in found.languages
@@ -190,11 +203,15 @@ def _translations(found: _Message, plural_forms: str | None, kept: KeptWords) ->
         width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
         width = width and max(width, _WIDTH)
         # If a message has {0} or '{', `message` reads the apostrophes.
-        is_quoted = is_java and not re.search(r"\{[0-9]|'[{}]", source.text)
-        tokens = unescaped(source.text, _APOSTROPHES, lambda _: "'") if is_quoted else _tokens(source.text, found, kept)
-        region = message(tokens, kept, _java if is_quoted else str, is_java)
+        if is_java and not re.search(r"\{[0-9]|'[{}]", source.text):
+            region = message(unescaped(source.text, _APOSTROPHES, lambda _: "'"), kept, _java)
+        elif found.is_rest:
+            region = message(rest_tokens(source.text, names), kept, rest_escape, begin=rest_begin)
+        else:
+            region = message(_tokens(source.text, found, kept), kept, str, is_java)
 
         def write(written: str) -> str:
+            written = rest_written(written) if found.is_rest else written
             for placeholders in found.placeholders:
                 written = placeholders.in_order(written, source.text)
             return before + _quoted(written, width)
@@ -217,9 +234,7 @@ def _translations(found: _Message, plural_forms: str | None, kept: KeptWords) ->
         yield Entry(forms[wanted - 1].end, forms[-1].end)
 
 
-def _plurals_of(
-    declared: str | None, found: _Message, kept: KeptWords
-) -> tuple[int | None, Callable[[int], _Field]]:
+def _plurals_of(declared: str | None, found: _Message, kept: KeptWords) -> tuple[int | None, Callable[[int], _Field]]:
     """How many plural forms there are, None if this is unknown, and the source of each."""
     count = re.search(r"nplurals=([0-9]{1,2})", declared or "")
     numbers_of = _numbers_of(declared or "")
@@ -302,7 +317,7 @@ def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: Kep
         if not before.can_be_read:
             empty["have a flag for placeholders that are not known"] += 1
         elif any(_is_wrong(each.text, after) for each in new.values()):
-            empty["would have other placeholders in their translation"] += 1
+            empty["would have other placeholders or references in their translation"] += 1
             for each in new.values():
                 parts += [text[done : each.start], '""']
                 done = each.end
@@ -322,15 +337,15 @@ def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: Kep
     return "".join(parts) + text[done:]
 
 
-def _is_wrong(written: str, found: _Message) -> bool:
-    """Whether a form that has a translation has other placeholders than the message."""
-    source, singular = found.fields.get("msgid_plural", found.fields["msgid"]), found.fields["msgid"]
-    for placeholders in found.placeholders if written else ():
+def _is_wrong(written: str, message: _Message) -> bool:
+    """Whether a form that has a translation has other placeholders, or references of Sphinx, than the message."""
+    source, singular = message.fields.get("msgid_plural", message.fields["msgid"]), message.fields["msgid"]
+    for placeholders in message.placeholders if written else ():
         wanted = [placeholders.arguments(each.text) for each in (source, singular)]
         found = placeholders.arguments(written)
         if wanted[0] is not None and (found is None or found not in wanted):
             return True
-    return False
+    return bool(written) and message.is_rest and rest_references(written) != rest_references(source.text)
 
 
 def _quoted(text: str, width: int | None) -> str:
@@ -367,7 +382,7 @@ def _check_language(text: str, header: _Field, target: str | None) -> None:
 
 
 def _without_fuzzy(text: str, header: _Message) -> Iterator[Entry]:
-    """Take "fuzzy" from the flags of the header, with which templates are marked: Babel skips files with a fuzzy one."""
+    """Take "fuzzy" from the flags of the header, which templates have: Babel skips files with a fuzzy header."""
     for start, end in header.flag_lines:
         others = [flag for flag in map(str.strip, text[start + 2 : end].split(",")) if flag != "fuzzy"]
         line = f"{text[start : start + 2]} {', '.join(others)}\n" if others else ""

@@ -282,7 +282,12 @@ class _Placement:
             position, is_before = self._position_of(node, source, low, high)
             number = bisect_left(ranges, (position,)) - 1  # of the last element that starts before the atom
             position = max(position, ranges[number][1]) if number >= 0 else position
-            if is_before and node.space_before and not node.is_before_word and self.target[max(position - 1, 0) : position].isspace():
+            if (
+                is_before
+                and node.space_before
+                and not node.is_before_word
+                and self.target[max(position - 1, 0) : position].isspace()
+            ):
                 self.spaces[position - 1] = node.space_before
             positions.append((position, order, node, is_before))
         parts, done = [], low
