@@ -32,15 +32,15 @@ class Placeholders:
 
     def arguments(self, text: str) -> list[str] | None:
         """
-        The placeholders of a text, each with its number or name: in a fixed order, unless some have none, whose meaning
-        may depend on the others. None: it is not a format.
+        The placeholders of a text, each with its number or name: in a fixed order, unless only some have a number, since
+        the meaning of the others may depend on these. None: it is not a format.
         """
         # "% %" is that of this message; "%%" may stand anywhere.
         matches = [match for match in self.pattern.finditer(text) if len(match["escape"] or "") != 2]
         if self.is_text_if_bare and any(match["bare"] for match in matches):
             return None
         raws = [match.group() for match in matches]
-        if len({_is_next(match) for match in matches if not (match["bare"] or match["escape"])}) > 1:
+        if any(map(_is_next, matches)) and any(re.search("[0-9]", match["argument"] or "") for match in matches):
             return raws
         numbers = count(1)
         return sorted(
@@ -134,7 +134,12 @@ LANGUAGES = {
         "%%",
     ),
     # %<name>d, %{name}
-    "ruby": _printf(r"(?<=\})|[spcdiuoxXbBfgGeEaA]", r"[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|\{[^{}]*\})", size=""),
+    "ruby": _other(
+        r"%(?P<argument>[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|(?P<whole>\{[^{}]*\})))?"
+        rf"(?(whole)|[-+ 0#]*{_WIDTH}{_PRECISION}[spcdiuoxXbBfgGeEaA])",
+        "%",
+        "%%",
+    ),
     "sh": _other(r"\$(?P<argument>[A-Za-z_][A-Za-z0-9_]*|\{[^{}]*\})", r"\$"),
     "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", can_number=True),
     "awk": _printf("[cdiouxXfFeEgGs]", size="", can_number=True),

@@ -247,8 +247,10 @@ def _plurals_of(declared: str | None, found: _Message, kept: KeptWords) -> tuple
         "One bowl" is wrong there, but "%d bowl" is better than "%d bowls".
         """
         numbers = numbers_of.get(index, set())
-        is_singular = numbers == {1} or (1 in numbers and 2 not in numbers and shows_number)
-        return singular if is_singular else plural
+        if shows_number:
+            return singular if 1 in numbers and 2 not in numbers else plural
+        # Babel 2.19 compares the second form with the plural in every language; in Arabic, it is that for 1.
+        return singular if numbers == {1} and index == 0 else plural
 
     return count and int(count[1]), source_of
 
@@ -283,8 +285,12 @@ def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
         if not match["bare"] and not _is_percentage(match)
     ]
     known, done = kept.spans(text), 0
-    for start, end in sorted(match.span() for match in matches):
-        if start >= done and not any(first <= start and end <= last for first, last in known):
+    for match in sorted(matches, key=re.Match.start):
+        start, end = match.span()
+        # In "%r%.*s", "%r%" is none, whatever it looks like.
+        is_within = any(first < start < last or (first == start and end == last) for first, last in known)
+        is_within |= bool(match["escape"]) and any(first <= start < last for first, last in known)
+        if start >= done and not is_within:
             yield Text(text[done:start], text[done:start])
             yield Markup("atom", text[start:end])
             done = end
@@ -315,14 +321,14 @@ def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: Kep
         if not new or before.is_header or "fuzzy" in before.flags:
             continue
         if not before.can_be_read:
-            empty["have a flag for placeholders that are not known"] += 1
+            empty["a flag declares placeholders that are not known"] += 1
         elif any(_is_wrong(each.text, after) for each in new.values()):
-            empty["would have other placeholders or references in their translation"] += 1
+            empty["the translation has not the same placeholders or references"] += 1
             for each in new.values():
                 parts += [text[done : each.start], '""']
                 done = each.end
         elif not all(each.text for each in new.values()):
-            empty["got no text from the model"] += 1
+            empty["the model wrote nothing"] += 1
         elif number in doubtful:
             fuzzy += 1
             start, end = next(iter(after.flag_lines), (after.start, after.start))
@@ -331,9 +337,9 @@ def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: Kep
         filled += 1
     total = f"of {filled:,} messages without a translation"
     for why, count in empty.items():
-        logger.info(f"{count:,} {total} stay empty: they {why}")
+        logger.info(f"left empty, {count:,} {total}: {why}")
     if fuzzy:
-        logger.info(f"{fuzzy:,} {total} are marked fuzzy, since their translations are doubtful: check them")
+        logger.info(f"marked fuzzy, {fuzzy:,} {total}: the translation is doubtful")
     return "".join(parts) + text[done:]
 
 
