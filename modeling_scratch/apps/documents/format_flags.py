@@ -32,8 +32,8 @@ class Placeholders:
 
     def arguments(self, text: str) -> list[str] | None:
         """
-        The placeholders of a text, each with its number or name: in a fixed order, unless only some have a number, since
-        the meaning of the others may depend on these. None: it is not a format.
+        The placeholders of a text, each with its number or name: in a fixed order, unless only some have a number,
+        since the meaning of the others may depend on these. None: it is not a format.
         """
         # "% %" is that of this message; "%%" may stand anywhere.
         matches = [match for match in self.pattern.finditer(text) if len(match["escape"] or "") != 2]
@@ -138,7 +138,7 @@ LANGUAGES = {
         r"%(?P<argument>[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|(?P<whole>\{[^{}]*\})))?"
         rf"(?(whole)|[-+ 0#]*{_WIDTH}{_PRECISION}[spcdiuoxXbBfgGeEaA])",
         "%",
-        "%%",
+        f"%[-+ 0#]*{_WIDTH}{_PRECISION}%",
     ),
     "sh": _other(r"\$(?P<argument>[A-Za-z_][A-Za-z0-9_]*|\{[^{}]*\})", r"\$"),
     "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", can_number=True),
