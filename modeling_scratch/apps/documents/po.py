@@ -3,7 +3,7 @@
 import gettext
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -284,12 +284,14 @@ def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
         for match in placeholders.pattern.finditer(text)
         if not match["bare"] and not _is_percentage(match)
     ]
-    known, done = kept.spans(text), 0
+    known, done = deque(kept.spans(text)), 0
     for match in sorted(matches, key=re.Match.start):
         start, end = match.span()
-        # In "%r%.*s", "%r%" is none, whatever it looks like.
-        is_within = any(first < start < last or (first == start and end == last) for first, last in known)
-        is_within |= bool(match["escape"]) and any(first <= start < last for first, last in known)
+        while known and known[0][1] <= start:
+            known.popleft()
+        first, last = known[0] if known else (end, end)
+        # It is left to a kept word that it is in. One that begins with it, as "%r%" in "%r%.*s", is none.
+        is_within = first < start or (first == start and (end == last or match["escape"]))
         if start >= done and not is_within:
             yield Text(text[done:start], text[done:start])
             yield Markup("atom", text[start:end])
