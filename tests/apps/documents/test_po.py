@@ -11,6 +11,7 @@ import polib
 import pytest
 from babel.messages.pofile import read_po
 from stand_ins import always, backwards
+from translators import DOUBTS, SENTENCES, calibrate, one_vocabulary, run_translate
 
 from modeling_scratch.apps.documents.document import read_document, translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated
@@ -310,6 +311,16 @@ def test_doubtful_translations_are_fuzzy_and_counted(caplog):
         "left empty, 1 of 4 messages without a translation: the model wrote nothing",
         "marked fuzzy, 2 of 4 messages without a translation: the translation is doubtful",
     ]
+
+
+def test_the_command_marks_what_its_model_doubts(tmp_path, monkeypatch):
+    folder = calibrate(shutil.copytree(one_vocabulary(), tmp_path / "model"))
+    texts = [SENTENCES[0], *DOUBTS, f"{SENTENCES[0]} {next(iter(DOUBTS))}"]
+    catalog = "\n".join(map(message, texts)).encode()
+    code, output, error = run_translate(monkeypatch, folder, catalog, format="po", max_new_tokens=60)
+    entries = polib.pofile("\n" + output.decode())
+    assert (code, [entry.flags for entry in entries]) == (0, [[], *[["fuzzy"]] * 4])
+    assert "marked fuzzy, 4 of 5 messages without a translation: the translation is doubtful\n" in error
 
 
 # -- Sphinx ------------------------------------------------------------------------------------------------------------
