@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from itertools import count
 
+from .catalogs import CONVERSION
+
 
 @dataclass(frozen=True)
 class Placeholders:
@@ -13,8 +15,8 @@ class Placeholders:
     Args:
         pattern: matches a placeholder, whose number or name is the group "argument"; without one, it stands for the
             next argument. It also matches what stands for a special character (the group "escape", such as %%), and a
-            special character on its own (the group "bare").
-        can_number: whether %s may become %2$s.
+            special character on its own (the group "bare"). Two may enclose words (the groups "open" and "close").
+        has_numbers: whether %s may become %2$s.
         is_text_if_bare: whether a special character on its own shows that the message is not a format, whatever its
             flag says: the flag is a guess of xgettext, and msgfmt does not check the translation of such a message.
         allows_bare: whether a message with a special character on its own can be read.
@@ -22,7 +24,7 @@ class Placeholders:
     """
 
     pattern: re.Pattern[str]
-    can_number: bool = False
+    has_numbers: bool = False
     is_text_if_bare: bool = False
     allows_bare: bool = True
     is_markup: bool = True
@@ -48,6 +50,11 @@ class Placeholders:
             for raw, match in zip(raws, matches, strict=True)
         )
 
+    def can_number(self, text: str) -> bool:
+        """Whether the placeholders of a text may get numbers to stand in another order."""
+        found = (match.group() for match in self.pattern.finditer(text) if _is_next(match))
+        return self.has_numbers and all(re.fullmatch(f"%{CONVERSION}", each) for each in found)
+
     def in_order(self, written: str, source: str) -> str:
         """A translation whose placeholders without a number or name stand in the order of the source."""
         places, wanted = (
@@ -64,7 +71,9 @@ class Placeholders:
 
 def _is_next(match: re.Match[str]) -> bool:
     """Whether a placeholder stands for the next argument."""
-    return not (match["escape"] or match["bare"] or match["argument"])
+    groups = match.groupdict()
+    is_quote = groups.get("open") == "%<" or bool(groups.get("close"))
+    return not (match["escape"] or match["bare"] or match["argument"] or is_quote)
 
 
 _NUMBER = r"[0-9]+\$"
@@ -79,13 +88,13 @@ def _printf(
     flags: str = "[-+ 0#]*",
     size: str = _SIZE,
     escapes: str = "%",
-    can_number: bool = False,
+    has_numbers: bool = False,
     is_text_if_bare: bool = False,
 ) -> Placeholders:
     """Placeholders after printf of C."""
     middle = f"{flags}{_WIDTH}{_PRECISION}{size}"
     pattern = rf"(?P<escape>%{middle}[{escapes}])|%(?P<argument>{argument})?{middle}(?:{conversions})|(?P<bare>%)"
-    return Placeholders(re.compile(pattern), can_number, is_text_if_bare)
+    return Placeholders(re.compile(pattern), has_numbers, is_text_if_bare)
 
 
 def _other(placeholder: str, bare: str = r"(?!)", escape: str = r"(?!)", **options: bool) -> Placeholders:
@@ -96,7 +105,7 @@ _C = _printf(
     r"[diouxXbBeEfFgGaAcCsSpn@]|<PRI[diouxX][A-Z0-9]+>",
     flags="[-+ 0#'I]*",
     escapes="%m",
-    can_number=True,
+    has_numbers=True,
     is_text_if_bare=True,
 )
 # With text in braces in the braces, as in {:>{width}}; a name or a number comes first.
@@ -118,14 +127,14 @@ LANGUAGES = {
     "python-brace": _BRACES,
     "java": _other(r"\{(?P<argument>\s*[0-9]+)\s*(?:,\s*[a-z]+)?", "[{}]", "''|'[^']*(?:'|$)", is_markup=False),
     "java-printf": _printf(
-        "[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", can_number=True
+        "[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", has_numbers=True
     ),
     "csharp": _BRACES,
-    "javascript": _printf("[bcdeEfFgGijoOsuxX]", size="", can_number=True),
+    "javascript": _printf("[bcdeEfFgGijoOsuxX]", size="", has_numbers=True),
     "scheme": _TILDE,
     "lisp": _TILDE,
-    "elisp": _printf("[sSdioxXcfeg]", size="", can_number=True),
-    "librep": _printf("[sSdxXoc]", flags=r"[-+ 0^]*", size="", can_number=True),
+    "elisp": _printf("[sSdioxXcfeg]", size="", has_numbers=True),
+    "librep": _printf("[sSdxXoc]", flags=r"[-+ 0^]*", size="", has_numbers=True),
     "rust": _BRACES,
     "go": _other(
         r"%(?P<argument>(?!))?[-+# 0]*(?:\[[0-9]+\])?(?:[0-9]+|\*)?(?:\.(?:\[[0-9]+\])?(?:[0-9]+|\*)?)?(?:\[[0-9]+\])?"
@@ -141,8 +150,8 @@ LANGUAGES = {
         f"%[-+ 0#]*{_WIDTH}{_PRECISION}%",
     ),
     "sh": _other(r"\$(?P<argument>[A-Za-z_][A-Za-z0-9_]*|\{[^{}]*\})", r"\$"),
-    "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", can_number=True),
-    "awk": _printf("[cdiouxXfFeEgGs]", size="", can_number=True),
+    "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", has_numbers=True),
+    "awk": _printf("[cdiouxXfFeEgGs]", size="", has_numbers=True),
     "lua": _printf("[cdeEfgGiouxXsqaAp]", size=""),
     "object-pascal": _printf("[duxefgnmspDUXEFGNMSP]", r"(?:[0-9]*|\*):", "-?", ""),
     "modula2": _printf("[cdiouxXeEfFgGsp]", size=""),
@@ -158,20 +167,23 @@ LANGUAGES = {
         "%",
         "%%",
     ),
-    "tcl": _printf("[diuoxXcsfeEgG]", can_number=True),
+    "tcl": _printf("[diuoxXcsfeEgG]", has_numbers=True),
     "perl": _printf(
         "[cs_piDduUbBoOxXeEfFgGn]",
         r"[1-9][0-9]*\$",
         r"[-+ 0#]*(?:\*?v|\*[0-9]+\$v)?",
         "(?:ll|I64|I32|[hlLqVI])?",
-        can_number=True,
+        has_numbers=True,
     ),
     "perl-brace": _other(r"\{(?P<argument>[A-Za-z_][A-Za-z0-9_]*)\}"),
-    "php": _printf("[bcdeEfFgGosuxX]", flags="(?:[-+ 0]|'.)*", size="", can_number=True),
+    "php": _printf("[bcdeEfFgGosuxX]", flags="(?:[-+ 0]|'.)*", size="", has_numbers=True),
     # %qT, %<quoted%>, %r coloured%R
     "gcc-internal": _other(
-        r"%(?:(?P<argument>[0-9]+\$)?[qlwzt+#]*(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?[A-Za-z@{]|[<>}'])", "%", "%%"
+        r"(?P<open>%[<r{])|(?P<close>%[>R}])"
+        r"|%(?P<argument>[0-9]+\$)?[qlwzt+#]*(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?[A-Za-z@{]",
+        "%",
+        "%[%']",
     ),
-    "gfc-internal": _other(r"%(?:(?P<argument>[0-9]+\$)?[lqwz+#]*[A-Za-z]|[<>'])", "%", "%%"),
+    "gfc-internal": _other(r"(?P<open>%<)|(?P<close>%>)|%(?P<argument>[0-9]+\$)?[lqwz+#]*[A-Za-z]", "%", "%[%']"),
     "ycp": _other("%(?P<argument>[0-9])", "%", "%%"),
 }

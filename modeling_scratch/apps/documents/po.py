@@ -46,6 +46,7 @@ _PLURALS = {
 _NUMBERS = range(1001)  # that decide what a plural form stands for; all rules repeat after at most 100, except millions
 # Where Sphinx found a message: in a file, relative to the folder of catalogs, or in the documentation of code.
 _SPHINX = re.compile(r"\.rst:|\.\./\S*\.txt:|:docstring of ")
+_PAIRS = {"%<": "<", "%>": "<", "%r": "r", "%R": "r", "%{": "{", "%}": "{"}  # of GCC
 _APOSTROPHES = re.compile("''")  # one, in a format of Java
 _WIDTH = 77  # of a line without its quotation marks, as gettext's tools write it
 
@@ -197,7 +198,6 @@ def _translations(
     """
     fields = found.fields
     is_java = "java" in found.languages
-    can_number = all(each.can_number for each in found.placeholders)
 
     def entry(source: _Field, start: int, end: int, before: str = "") -> Entry:
         width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
@@ -216,6 +216,7 @@ def _translations(
                 written = placeholders.in_order(written, source.text)
             return before + _quoted(written, width)
 
+        can_number = all(each.can_number(source.text) for each in found.placeholders)
         return Entry(start, end, write, region, can_number)
 
     if "msgid_plural" not in fields:
@@ -294,7 +295,9 @@ def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
         is_within = first < start or (first == start and (end == last or match["escape"]))
         if start >= done and not is_within:
             yield Text(text[done:start], text[done:start])
-            yield Markup("atom", text[start:end])
+            groups = match.groupdict()
+            kind = "open" if groups.get("open") else "close" if groups.get("close") else "atom"
+            yield Markup(kind, text[start:end], _PAIRS.get(match.group(), ""))
             done = end
     yield Text(text[done:], text[done:])
 
