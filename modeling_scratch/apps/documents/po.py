@@ -138,7 +138,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
         found = iter(translations)
         doubts = [any([next(found).is_doubtful for _ in range(size)]) for size in document.sizes]
         doubtful = {owner for owner, is_doubtful in zip(owners, doubts, strict=True) if is_doubtful}
-        return _finished(document.write(translations), messages, doubtful, kept)
+        return _finished(document.write(translations), messages, set(owners), doubtful)
 
     return Document(document.paragraphs, write)
 
@@ -226,30 +226,37 @@ def _translations(
     forms = list(found.forms.values())
     count, source_of = _plurals_of(plural_forms, found, kept)
     wanted = count if count and not any(form.text for form in forms) else len(forms)
-    for index, form in enumerate(forms[:wanted]):
-        if not form.text:
-            yield entry(source_of(index), form.start, form.end)
-    for index in range(len(forms), wanted):
-        yield entry(source_of(index), forms[-1].end, forms[-1].end, f"\nmsgstr[{index}] ")
+    sources = {index: source_of(index) for index in range(wanted) if index >= len(forms) or not forms[index].text}
+    if None in sources.values():
+        return
+    for index, source in sources.items():
+        if index < len(forms):
+            yield entry(source, forms[index].start, forms[index].end)
+        else:
+            yield entry(source, forms[-1].end, forms[-1].end, f"\nmsgstr[{index}] ")
     if wanted < len(forms):
         yield Entry(forms[wanted - 1].end, forms[-1].end)
 
 
-def _plurals_of(declared: str | None, found: _Message, kept: KeptWords) -> tuple[int | None, Callable[[int], _Field]]:
-    """How many plural forms there are, None if this is unknown, and the source of each."""
+def _plurals_of(
+    declared: str | None, found: _Message, kept: KeptWords
+) -> tuple[int | None, Callable[[int], _Field | None]]:
+    """How many plural forms there are, None if this is unknown, and the source of each, None if none is right."""
     count = re.search(r"nplurals=([0-9]{1,2})", declared or "")
     numbers_of = _numbers_of(declared or "")
     singular, plural = found.fields["msgid"], found.fields["msgid_plural"]
-    shows_number = _shown(singular.text, found, kept) == _shown(plural.text, found, kept)
+    shown, shown_by_plural = (_shown(each.text, found, kept) for each in (singular, plural))
 
-    def source_of(index: int) -> _Field:
+    def source_of(index: int) -> _Field | None:
         """
         The singular, for the number 1. A form for several numbers, such as 1, 21, 31, ... in Russian, must show which:
-        "One bowl" is wrong there, but "%d bowl" is better than "%d bowls".
+        "One bowl" is wrong there, but "%d bowl" is better than "%d bowls". If neither shows it, as in "This bowl" and
+        "These bowls", none is right.
         """
         numbers = numbers_of.get(index, set())
-        if shows_number:
-            return singular if 1 in numbers and 2 not in numbers else plural
+        if shown == shown_by_plural:
+            is_singular = 1 in numbers and 2 not in numbers
+            return None if is_singular and not shown and numbers - {0, 1} else singular if is_singular else plural
         # Babel 2.19 compares the second form with the plural in every language; in Arabic, it is that for 1.
         return singular if numbers == {1} and index == 0 else plural
 
@@ -312,10 +319,13 @@ def _is_percentage(match: re.Match[str]) -> bool:
     return match.group().startswith("% ") and (is_word or before[-1:].isdigit())
 
 
-def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: KeptWords) -> str:
+def _finished(text: str, messages: list[_Message], read: set[int], doubtful: set[int]) -> str:
     """
     Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`. Mark
-    those that are doubtful, by the index of their message. Tell how many messages have no translation, and why.
+    doubtful ones. Tell how many messages have no translation, and why.
+
+    Args:
+        read, doubtful: the indices of messages that were translated, and of those whose translation is doubtful.
     """
     parts, done = [], 0
     empty, fuzzy, filled = Counter[str](), 0, 0
@@ -327,6 +337,8 @@ def _finished(text: str, messages: list[_Message], doubtful: set[int], kept: Kep
             continue
         if not before.can_be_read:
             empty["a flag declares placeholders that are not known"] += 1
+        elif number not in read:
+            empty["a plural form stands for several numbers, and neither text shows which"] += 1
         elif any(_is_wrong(each.text, after) for each in new.values()):
             empty["the translation has not the same placeholders or references"] += 1
             for each in new.values():

@@ -122,6 +122,18 @@ def test_a_form_for_1_and_other_numbers_is_that_of_the_singular_if_it_shows_the_
     ]
 
 
+@pytest.mark.parametrize(("language", "is_filled"), [("de", True), ("fr", True), ("ja", True), ("ru", False)])
+def test_a_plural_without_its_number_stays_empty_where_a_form_is_for_1_and_21(language, is_filled, caplog):
+    text = 'msgid "This dog sleeps."\nmsgid_plural "These dogs sleep."\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        written = translate_document(HEADER + text, "po", in_capitals, target=language)
+    first = {"ja": "THESE DOGS SLEEP.", "ru": ""}.get(language, "THIS DOG SLEEPS.")
+    assert polib.pofile("\n" + written)[0].msgstr_plural[0] == first
+    why = "a plural form stands for several numbers, and neither text shows which"
+    told = [f"left empty, 1 of 1 messages without a translation: {why}"]
+    assert caplog.messages == ([] if is_filled else told)
+
+
 def test_the_rule_of_the_file_decides_what_its_plural_forms_stand_for():
     for rule, singular in (("n != 1", 0), ("n > 1", None), ("n == 1", None), ("n == 1 ? 0 : 1/0", 0), ("x", 0)):
         header = HEADER.replace("nplurals=INTEGER; plural=EXPRESSION", f"nplurals=2; plural=({rule})")
