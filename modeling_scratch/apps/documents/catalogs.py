@@ -22,7 +22,9 @@ SOFT = "\v"  # the plain text of a line end that only wraps a long line
 # A name in a program rather than text: btn-primary, #ff0000, 2026-01-31, icon.png, fooBar.
 _NAME = re.compile(r"(?=\S*[a-z][A-Z]|\S*\d|\S*\w[.:=_\\]\w|\S*\\|[#$]|[a-z\d]+(?:-[a-z\d]+)+\Z)[!-~]+")
 
-_TAG = re.compile(r"<!--(?:(?!--)(?s:.))*-->|(?<!%)<(?!PRI[diouxX])(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>")
+_TAG = re.compile(
+    r"<!--(?:(?!--)(?s:.))*-->|(?<!(?<![0-9])%)<(?!PRI[diouxX])(?P<slash>/?)(?P<name>[A-Za-z0-9][\w.:-]*+)[^<>]*+>"
+)
 # A placeholder such as %s, after its percent sign. Several without numbers stand for arguments in their order, so each
 # gets a number, marked by a character for private use, which is removed if it was not needed.
 CONVERSION = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from ...languages import base_language, language_code, language_name
+from ...languages import base_language, language_code, language_name, likely_locale
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from ..translate.paragraphs import Translated
@@ -395,7 +395,9 @@ def _check_language(text: str, header: _Field, target: str | None) -> None:
     if not named or not target or language_code(named[1]) is None:
         return
     languages = {base_language(named[1]), base_language(target)}
-    if len(languages) > 1 and languages != {"nb", "no"}:  # the second means the first
+    # Chinese of Taiwan and of China, for example.
+    scripts = {locale[1] for tag in (named[1], target) if re.search("[-_]", tag) and (locale := likely_locale(tag))}
+    if (len(languages) > 1 and languages != {"nb", "no"}) or len(scripts) > 1:  # "no" means Bokmål
         raise error_at(
             text,
             header.start,

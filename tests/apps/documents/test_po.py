@@ -238,6 +238,7 @@ def test_loops_of_lisp_stay_empty():
         ("%s%s sleeps", "c-format", "%s%s SLEEPS"),
         ("Now %d%%%s left", "", "LEFT NOW %d%%%s"),
         ("%d%% done", "", "%d%% DONE"),
+        ("50%<b>dogs</b> sleep", "", "SLEEP <b>50%DOGS</b>"),
     ],
 )
 def test_percent_signs(text, flag, written):
@@ -291,15 +292,20 @@ def test_the_header_of_a_filled_template_is_not_fuzzy():
     assert translate_document(other, "po", in_capitals, target="de").startswith('# A title\n#, no-wrap\nmsgid ""\n')
 
 
-@pytest.mark.parametrize("named", ["fr", "fr_CA", "fr_FR.UTF-8", "pt@latin"])
-def test_a_catalog_in_another_language_is_refused(named):
+@pytest.mark.parametrize(
+    ("named", "target"), [("fr", "de"), ("fr_CA", "de"), ("fr_FR.UTF-8", "de"), ("pt@latin", "de"), ("zh_TW", "zh-CN")]
+)
+def test_a_catalog_in_another_language_is_refused(named, target):
     text = HEADER.replace("Language: ", f"Language: {named}") + message("A dog")
-    with pytest.raises(UserError, match=r"^line 3: this catalog is in .*, but the translation is in German; use "):
-        translate_document(text, "po", in_capitals, target="de")
+    with pytest.raises(
+        UserError, match=r"^line 3: this catalog is in .* \(Language: .*\), but the translation is in .*;"
+    ):
+        translate_document(text, "po", in_capitals, target=target)
 
 
 @pytest.mark.parametrize(
-    ("named", "target"), [("de_AT", "de"), ("de", "de-CH"), ("nb", "no"), ("German", "de"), ("fr", None), ("", "de")]
+    ("named", "target"),
+    [("de_AT", "de"), ("de_AT", "de-CH"), ("zh_TW", "zh"), ("nb", "no"), ("German", "de"), ("fr", None), ("", "de")],
 )
 def test_a_catalog_in_the_same_or_an_unknown_language_is_filled(named, target):
     text = HEADER.replace("Language: ", f"Language: {named}") + message("A dog")
