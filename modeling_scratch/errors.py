@@ -70,9 +70,24 @@ def describe_error(error: Exception) -> str:
         return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return f"not valid UTF-8 ({error.reason})"
+    if (wrong := explained_name(error)) is not None:
+        return wrong
     message = shortened(" ".join(str(error).split()))
     is_bare = not message or isinstance(error, LookupError | TypeError | AttributeError | AssertionError)
     return f"{type(error).__name__}{message and f': {message}'}" if is_bare else message
+
+
+def explained_name(error: Exception) -> str | None:
+    """What is wrong with a file's name, or a text, that Python refuses without an OSError; None for any other error."""
+    # Python reads bytes of arguments and names that are not UTF-8 as surrogates (PEP 383); or a file had "\\ud800".
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return f"{shortened(repr(error.object))} is not valid UTF-8"
+    message = str(error)
+    if isinstance(error, RuntimeError) and message.startswith("Symlink loop from "):  # Path.resolve, until Python 3.12
+        return f"{message.removeprefix('Symlink loop from ')}: a symbolic link leads back to itself"
+    if isinstance(error, ValueError) and message.startswith("embedded null "):
+        return "a file's name contains a null character"
+    return None
 
 
 def explained_import(error: Exception) -> str | None:

@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -77,25 +77,32 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
     """
     A temporary path for a file or folder that replaces `path` at the end, so that readers see either the old one or the
     new one. For a file this holds even if the machine crashes; files in a folder may then be truncated. After an error
-    or a signal the temporary path is deleted. An old file's permissions are kept.
+    or a signal the temporary path is deleted. An old file's permissions are kept, and its owner if this process may.
 
     Args:
         only_writer: no other process writes this path at the same time. The temporary path then has a fixed name, so
             that one left behind by a killed process is replaced; otherwise its name is random.
+
+    Raises:
+        UserError: there is a write-protected file or folder. It could be replaced, but its protection says not to.
     """
+    check_not_protected(path)
     temporary = path.with_name(f".{path.name}.tmp" if only_writer else f".{secrets.token_hex(4)}.tmp")
     with ending_on_signals():
         try:
             remove(temporary)
             temporary.touch(exist_ok=False)
             # Those of the old file, or of any new file here: safetensors makes its files private.
-            mode = stat.S_IMODE((path if path.is_file() else temporary).stat().st_mode)
+            old = (path if path.is_file() else temporary).stat()
+            mode = stat.S_IMODE(old.st_mode)
             if path.is_file():
                 os.chmod(temporary, mode | stat.S_IWUSR)  # a private file is private from the start
             else:
                 temporary.unlink()  # for a folder to take its place
             yield temporary
             if temporary.is_file():
+                with suppress(OSError):  # only root may give files away
+                    os.chown(temporary, old.st_uid, old.st_gid)
                 os.chmod(temporary, mode)
             sync(temporary)
             _replace(temporary, path)
@@ -103,9 +110,20 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
             remove(temporary)
 
 
+def check_not_protected(path: Path) -> None:
+    """Raise UserError for an old file or folder without permission to write, and OSError for a link to itself."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    # Root may write all the same, but not by mistake. A link is replaced, and not what it leads to.
+    if not path.is_symlink() and not (mode & 0o222 and os.access(path, os.W_OK)):
+        raise UserError(f"{path} is write-protected; choose another name, or allow writing: chmod u+w")
+
+
 def _replace(new: Path, path: Path) -> None:
-    """`os.replace`, which cannot replace a folder: the old one is first renamed, and back if that fails."""
-    if not is_real_folder(path):
+    """`os.replace`, and for a folder in place of an old one, which is first renamed, and back if that fails."""
+    if not (is_real_folder(path) and is_real_folder(new)):
         os.replace(new, path)
         return
     old = path.with_name(f".{secrets.token_hex(4)}.tmp")

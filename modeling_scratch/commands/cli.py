@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
@@ -18,6 +19,7 @@ from ..errors import (
     Stopped,
     UserError,
     explained_import,
+    explained_name,
     is_lack_of_memory,
     redact,
     redacted_traceback,
@@ -41,6 +43,7 @@ Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
     typer.Option(help="of the weights; bfloat16 is faster on a GPU (default: as they were saved)"),
 ]
+LONGEST_TIME = 10_000_000  # minutes: 19 years
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 
 
@@ -92,6 +95,10 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         is_main: whether this process prints the errors that all processes have in common.
         interrupted: the line for Ctrl-C.
     """
+    if isinstance(
+        sys.stdout, TextIOWrapper
+    ):  # a name may not be UTF-8, and a text not fit the locale
+        sys.stdout.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the package's __init__.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -171,6 +178,8 @@ def _message_for_user(error: Exception) -> str | None:
             "out of memory: use a smaller model or smaller batches (--batch-tokens, "
             "evaluation.batch_tokens, fewer beams or --workers)"
         )
+    if (wrong := explained_name(error)) is not None:
+        return wrong
     # An OSError without an errno comes from a library. Safetensors is written in Rust, and its errors have none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
     if is_of_the_system or isinstance(error, UserError | SafetensorError):
@@ -186,6 +195,12 @@ def _end(code: int, message: str, is_main: bool, debug: bool) -> NoReturn:
         if is_main:
             print(redact(message), file=sys.stderr, flush=True)
     sys.exit(code)
+
+
+def check_number(option: str, value: float | None, most: float) -> None:
+    """Raise UserError for a value of an option that is NaN or above `most`; None: the option was not given."""
+    if value is not None and not value <= most:
+        raise UserError(f"{option} {value:g}: it must be a number, at most {most:,}")
 
 
 def check_confidence(option: str, models: list[str], confidence: "Confidence | None") -> None:

@@ -61,6 +61,9 @@ def main(
         as_run = recipe.model_copy(update={"trackers": []}) if scored_alike else None
         accelerator = make_accelerator(as_run, before=path.parent)
         if curve is not None:
+            from ..training.curves import check_picture
+
+            check_picture(curve)
             check_confidence(f"--curve {curve}", models, None if others else load_confidence(model))
         lines = []
         with explained_loss_of_a_process(accelerator):

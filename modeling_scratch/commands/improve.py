@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from . import train as training
-from .cli import Debug, is_main_process, one_line_errors, report, reporting, set_up_terminal
+from .cli import LONGEST_TIME, Debug, check_number, is_main_process, one_line_errors, report, reporting, set_up_terminal
+
+_GREATEST_LENGTH = 1000
 
 
 def main(
@@ -48,6 +50,8 @@ def main(
         from ..training.processes import explained_loss_of_a_process, make_accelerator, on_main
         from ..training.stopping import StopRequest
 
+        check_number("--length", length, _GREATEST_LENGTH)
+        check_number("--max-minutes", max_minutes, LONGEST_TIME)
         monolingual = (tuple(source_text or []), tuple(target_text or []))
         plan = ImprovementPlan(
             ImprovementOptions(run, output or _beside(run), seeds, *monolingual, length, tuple(overrides or []))
@@ -77,7 +81,7 @@ def main(
 def _beside(run: Path) -> Path:
     """The default output folder, beside the run: RUN-improved."""
     named = run if run.name == run.resolve().name else run.resolve()
-    return named.with_name(f"{named.name}-improved")
+    return Path(f"{named}-improved")
 
 
 def _describe(plan: list[tuple[str, float | None]], device: str | None) -> list[str]:

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import UserError
 from . import evaluate as evaluating
-from .cli import Debug, is_main_process, one_line_errors, report, reporting, set_up_terminal
+from .cli import LONGEST_TIME, Debug, check_number, is_main_process, one_line_errors, report, reporting, set_up_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def main(
     split: Split = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run, without training")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")
+        int | None, typer.Option(min=1, max=10_000, help="how many --dry-run assumes (default: as launched)")
     ] = None,
     profile: Annotated[
         str | None,
@@ -79,6 +79,7 @@ def main(
             raise UserError(f"{' and '.join(given)} do not go together; give one of them")
         if max_minutes is not None and (evaluate or dry_run or profile):
             raise UserError("--max-minutes stops training; it does not go with --evaluate, --dry-run or --profile")
+        check_number("--max-minutes", max_minutes, LONGEST_TIME)
         if processes and not dry_run:
             raise UserError("--processes is for --dry-run only; accelerate launch starts processes")
         if split and not evaluate:

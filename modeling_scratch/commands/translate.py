@@ -34,7 +34,7 @@ def quiet_broken_pipe() -> Iterator[None]:
 
 _Others = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, for an ensemble with it")]
 _Output = Annotated[
-    str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
+    str | None, typer.Option(help="a file, which appears when complete, or a device; -, the default: standard output")
 ]
 _NBest = Annotated[
     int | None, typer.Option(min=1, max=1000, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
@@ -70,7 +70,7 @@ _Format = Annotated[
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
     others: _Others = None,
-    input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
+    input: Annotated[str | None, typer.Option(help="a text file; -, the default: standard input")] = None,
     output: _Output = None,
     num_beams: Annotated[int | None, typer.Option(min=1, max=1000, help="default: as the model was saved")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="default: as the model was saved")] = None,
@@ -120,6 +120,7 @@ def main(
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
+        input, output = (None if name == "-" else name for name in (input, output))
         if format is None and input is not None and features_column is None:
             format = format_of(input, "; if it is text with a sentence on each line, add --format lines")
         has_columns = scores or confidence or n_best or alignments

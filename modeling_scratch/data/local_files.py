@@ -475,6 +475,12 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     return found
 
 
+def names_of_files(names: list[str], data: DataSection) -> list[str]:
+    """What a recipe names, as files rather than the prefix of two; that a file may also end in .gz is left out."""
+    is_prefix = len(names) == 1 and not _is_table(names[0])
+    return [f"{names[0]}.{side}" for side in data.names] if is_prefix else names
+
+
 def _is_table(name: str) -> bool:
     return _kind(name) in FORMATS
 

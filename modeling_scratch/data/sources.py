@@ -40,7 +40,16 @@ from ..errors import UserError, as_user_error, beginning, first_line, without_to
 from ..model.batched_generation import clean, with_features
 from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, FEATURES, SOURCE, TARGET, DataSection
 from .corpus import DAYS, HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
-from .local_files import FIRST_ROWS, Columns, choose_columns, find_files, joined_cells, read_lines, read_table
+from .local_files import (
+    FIRST_ROWS,
+    Columns,
+    choose_columns,
+    find_files,
+    joined_cells,
+    names_of_files,
+    read_lines,
+    read_table,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +178,7 @@ class LocalFiles(PairSource):
         return ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
 
     def provenance(self) -> Provenance:
-        return local_provenance(self.files)
+        return local_provenance(names_of_files(self.files, self.data))
 
     def _entries(self) -> list[Entry]:
         """The files to read. Tables without rows are left out, and tables may differ in their unused columns."""

@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import logging
-import math
 import re
 import shlex
 import threading
@@ -27,7 +26,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, 
 
 from ..errors import RedactingFilter, UserError, redact
 from ..files import read_json, reading, temporary_folder, write_whole
-from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
+from ..recipe import LONGEST_WAIT, SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from ..recipe.schema import Recipe
 from ..training.folder import COMPANIONS
 from ..training.records import run_of
@@ -83,8 +82,10 @@ class PushOptions:
             if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
                 raise UserError(f"{name} {value!r} is not a valid name in git; use letters, digits, - . _ /")
         for name, seconds in (("--timeout", self.timeout), ("--deadline", self.deadline)):
-            if not 0 < seconds < math.inf:
-                raise UserError(f"{name} is {seconds:g}; it must be a positive number of seconds")
+            if not 0 < seconds <= LONGEST_WAIT:
+                raise UserError(
+                    f"{name} is {seconds:g}; it must be a positive number of seconds, at most {LONGEST_WAIT:,}"
+                )
         if self.create_pr and (self.tag or self.revision):
             raise UserError("--create-pr proposes a change to main: it excludes --tag and --revision")
         for name, is_asked in (("--space", self.space), ("--marian", self.marian is not None)):

@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 
 from ..metrics import CANONICAL, METRICS, asked_for, check_beams
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig
-from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH, SOURCE, TARGET
+from . import LONGEST_WAIT, SECONDS_TO_ANSWER, SECONDS_TO_PUSH, SOURCE, TARGET
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
@@ -468,8 +468,12 @@ class HubSection(Section):
     revision: str | None = Field(None, description="a branch, created if needed; null: main")
     license: str | None = Field(None, description="for the card; null: apache-2.0, or unknown with model.start_from")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
-    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds to wait for each response of the Hub")
-    deadline: float = Field(SECONDS_TO_PUSH, gt=0, description="seconds that the whole upload may take")
+    timeout: float = Field(
+        SECONDS_TO_ANSWER, gt=0, le=LONGEST_WAIT, description="seconds to wait for each response of the Hub"
+    )
+    deadline: float = Field(
+        SECONDS_TO_PUSH, gt=0, le=LONGEST_WAIT, description="seconds that the whole upload may take"
+    )
 
     @field_validator("repository")
     @classmethod

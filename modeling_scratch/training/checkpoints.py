@@ -2,6 +2,7 @@
 
 import logging
 import random
+import shlex
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -185,8 +186,9 @@ def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
     changed = differing_keys(saved, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
-            f"cannot resume the run in {folder.path}: its recipe has different values for {', '.join(wrong)}. "
-            f"Only these keys may change: {', '.join(sorted(may_change))}"
+            f"cannot resume the run in {folder.path} with another recipe: give its own, --config "
+            f"{shlex.quote(str(folder.path / RECIPE))}. This one has different values for {', '.join(wrong)}; only "
+            f"these keys may change: {', '.join(sorted(may_change))}"
         )
     if changed:
         logger.info(f"changed since the run began: {', '.join(changed)}")

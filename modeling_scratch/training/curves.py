@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..errors import UserError
-from ..files import written_whole
+from ..files import check_not_protected, written_whole
 from ..metrics import METRICS
 
 logger = logging.getLogger(__name__)
@@ -211,13 +211,21 @@ def _set_range(panel: Axes, key: str) -> None:
 # -- saving ------------------------------------------------------------------------------------------------------------
 
 
+def check_picture(path: Path) -> None:
+    """Raise UserError if a figure cannot be saved there. For commands that take long before they draw it."""
+    if path.suffix != ".png":
+        raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give another name")
+    check_not_protected(path)
+
+
 def save(figure: Figure, path: Path) -> Path:
     """
     Save a figure as a PNG, completely or not at all. Logs a warning if characters are drawn as boxes because no
-    installed font has them. Raises UserError if the name does not end in .png.
+    installed font has them. Raises UserError as `check_picture` does.
     """
-    if path.suffix != ".png":
-        raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
+    check_picture(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _give_fonts(figure)
     width, height = figure.get_size_inches()

@@ -271,8 +271,9 @@ def test_mixed_sources_are_listed_with_weights_and_tags(tmp_path):
     mix = [{"name": "wmt/wmt14", "subset": "de-en"}, {"files": "/home/me/old_pairs", "weight": 0.1, "tag": "<bt>"}]
     text = card_of(make_run(tmp_path / "run", {"data": {"train_files": "/data/train", "mix": mix}}))
     assert ModelCard(text).data.datasets == ["wmt/wmt14"]
-    named = "local files (train) and [wmt/wmt14](https://huggingface.co/datasets/wmt/wmt14) (de-en) and local files "
-    assert f"{named}(old&#95;pairs) (weight 0.1, tagged &#60;bt&#62;)" in section(text, "Training")
+    named = "[wmt/wmt14](https://huggingface.co/datasets/wmt/wmt14) (de-en) and local files "
+    named = f"local files (train.source, train.target) and {named}(old&#95;pairs.source, old&#95;pairs.target)"
+    assert f"{named} (weight 0.1, tagged &#60;bt&#62;)" in section(text, "Training")
 
 
 @pytest.mark.parametrize(

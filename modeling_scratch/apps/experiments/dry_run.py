@@ -15,7 +15,7 @@ from ...data.batches import BatchShare, EpochBatches
 from ...data.sources import SPLITS
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import recipe_text
-from ...recipe.schema import Recipe
+from ...recipe.schema import EMBEDDED, Recipe
 from ...training.compilation import is_compiled, is_recorded, make_graphs
 from ...training.inputs import BYTES_A_PARAMETER, Inputs, prepare_inputs
 from ...training.log import format_duration, speed
@@ -42,7 +42,7 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         UserError: recipe or data are not valid, or a stream's batches are too small for this many processes.
     """
     yield recipe_text(recipe)
-    if any(split in recipe.data.files() for split in SPLITS):
+    if recipe.data.name not in EMBEDDED and any(split in recipe.data.files() for split in SPLITS):
         yield f"data.name: {recipe.data.name} is ignored, since the recipe names local files"
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
     count = optimization.gradient_accumulation_steps

@@ -178,7 +178,9 @@ class ImprovementPlan:
 
     def __init__(self, options: ImprovementOptions):
         self.options = options
-        self.work = options.out.resolve().with_name(f"{options.out.resolve().name}-work")
+        for path in (options.run.resolve(), options.out.resolve()):
+            str(path).encode()  # fails for a name that is not UTF-8, which recipes cannot contain
+        self.work = Path(f"{options.out.resolve()}-work")
         self._folder = RunFolder(self.work)  # kept, since its lock ends with it
         self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe

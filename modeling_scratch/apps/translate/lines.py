@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
-from ...files import one_line, written_whole
+from ...files import check_not_protected, one_line, written_whole
 from ...inference.translations import Translation, Translations, distinct
 from ...model.confidence import DOUBTFUL
 from .kept_words import KeptWords
@@ -132,7 +132,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     the permissions of the one that it replaces.
 
     Raises:
-        UserError: the path is a folder, or its folder does not exist.
+        UserError: the path is a folder, or its folder does not exist, or the file is write-protected.
     """
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # in any locale
@@ -145,6 +145,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
+    check_not_protected(path)  # before it is resolved, which hides some links to themselves
     # Resolved, so that a symbolic link stays and its target is replaced.
     whole = written_whole(path.resolve(), only_writer=False)
     with whole as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
