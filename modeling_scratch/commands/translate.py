@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from ..apps.documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..apps.translate.kept_words import KEPT, own_pattern
 from ..errors import UserError, as_user_error
+from ..files import reading
 from .cli import BROKEN_PIPE, Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
@@ -136,11 +138,14 @@ def main(
         if revision is not None and Path(model).is_dir():
             raise UserError(f"--revision {revision}: {model} is a folder; only a repository on the Hub has revisions")
 
+        path = None if input is None else Path(input)
+        if path is not None:
+            _check_input(path)
+
         from ..apps.translate.lines import Features, is_large, opened_output, translate_lines
         from ..inference.translate import Translator
         from ..model.configuration_scratch import TRANSLATION, task_of
 
-        path = None if input is None else Path(input)
         with opened_output(None if output is None else Path(output)) as file:
             count, settings = 0, {}
             if workers == 0 or (workers is None and not is_large(path)):
@@ -181,6 +186,13 @@ def main(
                 conditions = Features(features or "", features_column)
                 more = (keep_going, quiet, size, conditions, confidence, kept)
                 translate_lines(path, file, translator, settings, *columns, *more)
+
+
+def _check_input(path: Path) -> None:
+    """Raise UserError for an input that is not there, or a folder: rather now than after loading the model."""
+    with reading(path):
+        if S_ISDIR(path.stat().st_mode):
+            raise UserError(f"--input {path}: this is a folder; name a file")
 
 
 def _languages(

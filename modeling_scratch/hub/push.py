@@ -24,7 +24,7 @@ from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, Repo
 from huggingface_hub.hf_api import CommitInfo, ModelInfo, RepoFile, SpaceInfo
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, validate_repo_id
 
-from ..errors import RedactingFilter, UserError, redact
+from ..errors import RedactingFilter, UserError, as_user_error, redact
 from ..files import read_json, reading, temporary_folder, write_whole
 from ..recipe import LONGEST_WAIT, SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from ..recipe.schema import Recipe
@@ -78,6 +78,9 @@ class PushOptions:
             raise UserError(f"{self.repo_id!r} is not the name of a repository; it must be user/name")
         if not self.message.strip():
             raise UserError("--message is empty")
+        for name in ("message", "license", "author"):
+            with as_user_error(f"--{name}: "):
+                (getattr(self, name) or "").encode()
         for name, value in (("--tag", self.tag), ("--revision", self.revision)):
             if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
                 raise UserError(f"{name} {value!r} is not a valid name in git; use letters, digits, - . _ /")

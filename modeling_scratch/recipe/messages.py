@@ -16,6 +16,7 @@ _EXPECTED = {
     "float": "must be a number",
     "bool": "must be true or false",
     "string": "must be text",
+    "string_unicode": "must be valid UTF-8",
     "string_too_short": "must not be empty",
     "too_short": "has too few entries",
     "too_long": "has too many entries",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 from huggingface_hub.utils import yaml_dump
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from ruamel.yaml import YAML, AliasToken, SafeConstructor, ScalarNode, YAMLError
+from ruamel.yaml.constructor import ConstructorError
 
 from ..errors import UserError, as_user_error, beginning
 from ..files import reading
@@ -29,7 +30,10 @@ class _Constructor(SafeConstructor):
         return int(value) if "." not in node.value and value.is_integer() else value
 
     def construct_yaml_str(self, node: ScalarNode) -> str:
-        return _expanded(super().construct_yaml_str(node).replace(_NUMBER_SIGN, "#"))
+        value = super().construct_yaml_str(node).replace(_NUMBER_SIGN, "#")
+        if "\0" in value:
+            raise ConstructorError(None, None, f"{beginning(value)} contains a null character", node.start_mark)
+        return _expanded(value)
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:float", _Constructor.construct_yaml_float)

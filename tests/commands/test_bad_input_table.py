@@ -13,16 +13,29 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import ROOT, SMALL_RUN
 from typer.testing import CliRunner
 
-from modeling_scratch.commands import convert, corpus, serve, train, translate, upload
+from modeling_scratch.commands import (
+    compare,
+    convert,
+    corpus,
+    figures,
+    improve,
+    serve,
+    train,
+    translate,
+    upload,
+)
 
 TABLE = Path(__file__).parent / "bad_input.txt"
 COMMANDS = {
     "train.py": train.main,
     "hub_upload.py": upload.main,
     "translate": translate.main,
+    "compare": compare.main,
     "corpus": corpus.main,
+    "improve": improve.main,
     "serve": serve.main,
 }
+GROUPS = {"convert": convert.app, "figures": figures.app}
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
@@ -85,6 +98,11 @@ def write_files(folder: Path) -> None:
     for name, content in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for name in ("self", "self.yaml", "self.jsonl", "self.png"):
+        (folder / name).symlink_to(name)
+    for name in ("protected", "protected.png"):
+        (folder / name).touch(mode=0o444)
+    (folder / "folder.png").mkdir()
 
 
 def run_line(command: str, folder: Path) -> tuple[int, str, str]:
@@ -92,8 +110,8 @@ def run_line(command: str, folder: Path) -> tuple[int, str, str]:
     name, *arguments = [word.replace("FILES", str(folder)) for word in shlex.split(command)]
     if name == "train.py" and "--config" not in arguments:
         arguments = [*SMALL_RUN, f"output_dir={folder / 'run'}", *arguments]
-    app = convert.app
-    if name in COMMANDS:
+    app = GROUPS.get(name)
+    if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command()(COMMANDS[name])
     for state in (AcceleratorState, PartialState, GradientState):
