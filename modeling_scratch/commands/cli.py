@@ -95,10 +95,9 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         is_main: whether this process prints the errors that all processes have in common.
         interrupted: the line for Ctrl-C.
     """
-    if isinstance(
-        sys.stdout, TextIOWrapper
-    ):  # a name may not be UTF-8, and a text not fit the locale
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name may not be UTF-8, and a text not fit the locale
+            stream.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the package's __init__.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -62,6 +62,7 @@ def parse_yaml(text: str, prefix: str = "", constructor: type[SafeConstructor] =
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = constructor
     with as_user_error(prefix):
+        text.encode()  # fails for an argument that is not UTF-8
         try:
             if sum(isinstance(token, AliasToken) for token in YAML(pure=True).scan(text)) > _MOST_ALIASES:
                 raise UserError(f"{prefix}there are more than {_MOST_ALIASES} aliases")

@@ -1,9 +1,13 @@
 """Bad folders, checkpoints and diverging runs end with one line and exit code 2. Bad commands are in bad_input.txt."""
 
 import json
+import os
 import re
 import shutil
+import sys
 from contextlib import nullcontext
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from conftest import SMALL_RUN, few_sentences, read_metrics, run_training
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
-from modeling_scratch.commands import translate
+from modeling_scratch.commands import figures, improve, translate, upload
 from modeling_scratch.commands.cli import one_line_errors
 from modeling_scratch.files import reading
 
@@ -53,8 +57,37 @@ def test_the_folder_of_another_run_is_not_touched(trained, capsys):
     assert "already holds a run" in fails(capsys, *run)
     for key in ("seed=3", "checkpoints.average_last=2", "evaluation.metric=loss", "model.overrides.dropout=0.2"):
         assert key.split("=")[0] in fails(capsys, *run, key, resume=True)
+    assert f"--config {trained / 'recipe.yaml'}" in fails(capsys, f"output_dir={trained}", resume=True)
     assert "/none/train.en" in fails(capsys, *run, "data.train_files=/none/train", overwrite=True)
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9"), "caf\ud800"], ids=ascii)
+def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(name, trained, tmp_path, capsys, monkeypatch):
+    """Recipes and the files of tokenizers cannot hold them. Python reads such bytes as surrogates (PEP 383)."""
+    monkeypatch.chdir(tmp_path)
+    os.symlink(trained, os.fsdecode(b"caf\xe9"))
+    for command, arguments in (
+        (translate.main, {"model": os.fsdecode(b"caf\xe9"), "input": str(trained / "recipe.yaml"), "format": "lines"}),
+        (improve.main, {"run": trained, "output": Path(name), "dry_run": True}),
+        (upload.main, {"folder": trained, "repo_id": "ada/model", "message": name}),
+    ):
+        with pytest.raises(SystemExit) as end:
+            command(**arguments)
+        assert end.value.code == 2
+        (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error: ")]
+        assert "valid UTF-8" in line
+    assert "UTF-8" in fails(capsys, *SMALL_RUN, f"data.train_files={name}", "output_dir=run")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_name_that_is_not_utf_8_is_printed(tmp_path, monkeypatch):
+    path = Path(tmp_path / os.fsdecode(b"caf\xe9.png"))
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), "utf-8"))
+    figures.positions(out=path)
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue().decode() == f"{tmp_path}/caf\\udce9.png\n"
+    assert path.exists()
 
 
 def test_fine_tuning_another_kind_of_model_is_refused(trained, tmp_path, capsys):

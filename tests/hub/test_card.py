@@ -267,6 +267,17 @@ def test_facts_of_a_model_without_a_run_or_an_evaluation(tmp_path):
     assert dict(facts_of(begun, records_of(str(begun)))).keys() == {"Trained on", "License"}
 
 
+def test_a_model_of_local_files_names_them_as_its_data(tmp_path):
+    """A prefix, such as train, stands for two files, and alone would be read as a word."""
+    languages = {"source_language": "en", "target_language": "de"}
+    for place, (given, named) in enumerate({"my/train": "train.en, train.de", "my/pairs.tsv": "pairs.tsv"}.items()):
+        folder = make_run(tmp_path / str(place), {"data": {"train_files": given, "test_files": given, **languages}})
+        assert dict(facts_of(folder, records_of(str(folder))))["Trained on"] == named
+        text = card_of(folder)
+        assert f"local files ({named})" in text
+        assert {result.dataset_name for result in ModelCard(text).data.eval_results} == {named}
+
+
 def test_mixed_sources_are_listed_with_weights_and_tags(tmp_path):
     mix = [{"name": "wmt/wmt14", "subset": "de-en"}, {"files": "/home/me/old_pairs", "weight": 0.1, "tag": "<bt>"}]
     text = card_of(make_run(tmp_path / "run", {"data": {"train_files": "/data/train", "mix": mix}}))

@@ -44,6 +44,13 @@ def test_batches_updates_and_parameters_are_those_of_the_run(tmp_path, monkeypat
     assert output["model"].startswith(f"{model.num_parameters():,} parameters")
 
 
+def test_only_a_data_set_that_was_named_is_said_to_be_ignored(capsys):
+    for options, ignored in (([], False), (["data.name=ada/pairs"], True)):
+        run_training(*SMALL_RUN, *few_sentences(), *options, dry_run=True, processes=1)
+        printed = capsys.readouterr()
+        assert ("ignored" in printed.out + printed.err) == ignored
+
+
 def test_a_dry_run_times_updates_and_leaves_only_cached_data(tmp_path, monkeypatch, capsys):
     options, cache = [*SMALL_RUN, *few_sentences(), "output_dir=run"], Path(datasets.config.HF_DATASETS_CACHE)
     monkeypatch.chdir(tmp_path)

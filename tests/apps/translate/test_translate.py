@@ -170,6 +170,30 @@ def test_output_keeps_links_named_pipes_and_permissions(run, expected, tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_a_dash_is_standard_input_and_output(run, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(lines(*SENTENCES[:3]), input="-", output="-") == (0, lines(*expected[:3]), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_write_protected_output_stays_and_its_owner_if_it_may_be_written(run, expected, tmp_path, monkeypatch):
+    target, link = tmp_path / "out.txt", tmp_path / "link.txt"
+    target.write_text("before")
+    target.chmod(0o444)
+    link.symlink_to(target.name)
+    for output in (target, link):
+        code, _, error = run(lines(SENTENCES[0]), output=output)
+        assert (code, error.count("\n")) == (2, 1)
+        assert "out.txt is write-protected" in error
+    assert target.read_text() == "before"
+    target.chmod(0o644)
+    given = []
+    monkeypatch.setattr(os, "chown", lambda path, *owner: given.append(owner))
+    assert run(lines(SENTENCES[0]), output=target)[0] == 0
+    assert given == [(target.stat().st_uid, target.stat().st_gid)]
+    assert target.read_bytes() == lines(expected[0])
+
+
 @pytest.mark.parametrize(("output", "message"), [(".", "folder"), ("n" * 256, "too long"), ("/proc/none", "No such")])
 def test_an_impossible_output_is_refused_before_the_model_is_loaded(output, message, run, tmp_path, monkeypatch):
     monkeypatch.setattr(Translator, "load", None)
