@@ -25,6 +25,8 @@ def loading(name: str, what: str) -> Iterator[None]:
         what: "config", "tokenizer" or "weights".
     """
     path = Path(name)
+    if not name:
+        raise UserError("the name of the model is empty; a model is a folder or a Hub name")
     if not path.is_dir():
         _check_is_on_hub(name)
     doubt = ", or do not fit its config" if what == "weights" else ""
@@ -48,6 +50,8 @@ def _check_is_on_hub(name: str) -> None:
     path = Path(name)
     if path.is_file():
         raise UserError(f"{name} is a file; a model is a folder or a Hub name")
+    if path.is_symlink():
+        raise UserError(f"{name} is a symbolic link that leads to no folder")
     there = sorted(each.name for each in path.parent.iterdir() if each.is_dir()) if path.parent.is_dir() else []
     close = "".join(f" (did you mean {path.with_name(each)}?)" for each in get_close_matches(path.name, there, n=1))
     try:

@@ -29,6 +29,8 @@ def curves(
         from ..training.curves import curves_figure, save
         from ..training.folder import METRICS_FILE, read_metrics
 
+        if not run.is_dir():
+            raise UserError(f"{run}: no such folder; name that of a run")
         if not (records := read_metrics(run)):
             raise UserError(f"{run} contains no records of a run ({METRICS_FILE})")
         _report([save(curves_figure(records), out or run / "curves.png")])

@@ -134,8 +134,8 @@ def listening(host: str, port: int) -> socket.socket:
         # asyncio sets this only on sockets that it creates; without it, a response waits 40 ms for a delayed ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]
+    except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one of a machine
+        reason = str(getattr(error, "strerror", error)).partition(" (while")[0]
         raise UserError(f"--host {host} --port {port}: {reason}; choose another") from error
 
 

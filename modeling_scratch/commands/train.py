@@ -108,6 +108,9 @@ def _train_or_describe(
     from ..training.stopping import StopRequest
     from ..training.train import train
 
+    for each in overrides:
+        if each in shipped_recipes() or ("=" not in each and each.endswith((".yaml", ".yml"))):
+            raise UserError(f"{each!r} is not KEY=VALUE; for a recipe: --config {shlex.quote(each)}")
     path = find_recipe(config) if config else shipped_recipes()["embedded"]
     recipe = load_recipe(path, overrides)
     if not any(each.startswith("output_dir=") for each in overrides):

@@ -1,6 +1,7 @@
 """`scratch translate`: run a model on text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,6 +123,8 @@ def main(
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
+        if text := next((each for each in names[1:] if Path(each).is_file()), None):
+            raise UserError(f"{text} is a file, not a model; to translate it: --input {shlex.quote(text)}")
         input, output = (None if name == "-" else name for name in (input, output))
         if format is None and input is not None and features_column is None:
             format = format_of(input, "; if it is text with a sentence on each line, add --format lines")

@@ -32,4 +32,6 @@ def find_recipe(name: str) -> Path:
         return path
     if name in shipped:
         return shipped[name]
+    if (own := path / "recipe.yaml").is_file():
+        raise UserError(f"--config: {name!r} is the folder of a run; name its recipe: {own}")
     raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")

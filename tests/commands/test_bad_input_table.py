@@ -80,6 +80,7 @@ def write_files(folder: Path) -> None:
         "binary.yaml": b"\x00\x01\xff",
         "deep.yaml": f"a: {'[' * 1000}",
         "no-output.yaml": "optimization: {max_steps: 1}\n",
+        "a-run/recipe.yaml": "output_dir: x\noptimization: {max_steps: 1}\n",
         "unknown-key.yaml": "output_dir: x\noptimization: {max_steps: 1}\nfoo: 1\n",
         "marian/config.json": '{"model_type": "marian"}',
         "no-weights/config.json": '{"model_type": "scratch", "d_model": 32}',
