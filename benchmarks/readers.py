@@ -40,6 +40,7 @@ HOSTILE += "…*a …*_…_a*…~~a…`a…``…$…$$a…{: …> …>\n…- …
 HOSTILE += "…<p><b>…<code>…<sup>1</sup>…<a>1</a>…&…&a…&#…&#1…&amp;…{\\…-->\n…\\N"
 HOSTILE += "…{{…{%…{a…[[…[[a|…^a…~a…==a…\\(…\\[\n…:a…%%…<Aa b={…<Aa b='\n…::: a\n…: a\n…!!! a\n…[^a]: "
 HOSTILE += "…{n,plural,a{…{n,plural,a{}…{n,choice,0#…|…''…'{…{0}''…a\n…a  b…<a>…</a>…<!-- …&x …_a …--a …\"…é"
+HOSTILE += "…-- --\n…a  b\n-- --\n…---\na\n-- --\n…+---+\n|a  |\n…[a [b]…<label>…<a href='#'>1</a>…<ruby>a<rt>…>> A: "
 HOSTILE = HOSTILE.split("…")
 # Hostile markup within the text of a paragraph.
 HOSTILE_MARKUP = {
