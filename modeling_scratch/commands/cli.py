@@ -96,7 +96,8 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         interrupted: the line for Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name may not be UTF-8, and a text not fit the locale
+        # A name may not be UTF-8, and a text not fit the locale. Python's own standard error is like this already.
+        if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the package's __init__.py
         signal.signal(signal.SIGINT, signal.default_int_handler)

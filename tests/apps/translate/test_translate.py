@@ -250,7 +250,7 @@ LONG = "b " * 60  # more tokens than the model takes
         ({"text": lines("a", "", LONG)}, "standard input, line 3: .*60"),
         ({"input": "FILES/in.txt"}, "/in.txt, line 3: .*60"),
         ({"text": b"a\nb\xffc\n"}, "standard input, line 2: .*UTF-8"),
-        ({"input": "FILES/none"}, "No such file or directory: '.*/none'"),
+        ({"input": "FILES/none"}, ".*/none: no such file or directory"),
         ({"n_best": 3, "num_beams": 2}, "--n-best 3: .*--num-beams"),
     ],
     ids=["too long", "too long in a file", "not UTF-8", "no file", "too many best"],
