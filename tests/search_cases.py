@@ -13,7 +13,6 @@ from transformers import GenerationMixin, LogitsProcessor, StoppingCriteria, Sto
 from modeling_scratch.model import cache
 from modeling_scratch.model import search as search_loops
 from modeling_scratch.model.pretrained import CACHE_NAME
-from modeling_scratch.model.recorded_decoding import _Recordings
 
 SETTINGS = {
     "greedy": {},
@@ -205,10 +204,3 @@ def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops, de
         assert loops, settings
         torch.manual_seed(number)
         same(found, inherited(model, **source, **settings))
-
-
-def borrow_at_first_use(patch) -> None:
-    """Have decoding steps recorded from the first use of a shape on, instead of the second."""
-    borrow = _Recordings.borrow
-    twice = lambda self, *args, **more: borrow(self, *args, **more) or borrow(self, *args, **more)  # noqa: E731
-    patch.setattr(_Recordings, "borrow", twice)

@@ -87,6 +87,9 @@ def main(
     batch_tokens: _BatchTokens = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
     dtype: Dtype = None,
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="record decoding steps and replay them; not yet tried on a GPU")
+    ] = False,
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     features: _Features = None,
     features_column: _FeaturesColumn = None,
@@ -146,6 +149,7 @@ def main(
             _check_input(path)
 
         from ..apps.translate.lines import Features, is_large, opened_output, translate_lines
+        from ..inference.recorded_decoding import record_decoding
         from ..inference.translate import Translator
         from ..model.configuration_scratch import TRANSLATION, task_of
 
@@ -160,6 +164,8 @@ def main(
                     translator = Translator.load(names, revision, dtype)
                     count = worker_count(workers, translator.can_fork, cores)
                     settings = Pool([translator], count, cores).sharing(translator)
+            if cuda_graphs:
+                record_decoding(translator.model)
             given = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             settings |= {name: value for name, value in given.items() if value is not None}
             if batch_size is not None or batch_tokens is not None:

@@ -26,7 +26,6 @@ from .loss import IGNORE_INDEX, cross_entropy
 from .masking import begins_segment, check_segments, count_positions, own_segment, positions_in_segments
 from .position_embeddings import PositionEmbedding  # noqa: F401
 from .pretrained import CACHE_NAME, ScratchPreTrainedModel, are_different
-from .recorded_decoding import RecordedDecoder  # noqa: F401
 from .stacks import ScratchDecoder, ScratchEncoder
 from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
 

@@ -6,7 +6,7 @@ Our own search loops: greedy search, sampling and beam search that choose as Tra
 import copy
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +28,6 @@ from transformers.utils import logging
 from .batched_generation import setting_of
 from .fast_cpu import best_continuations, best_tokens, fast_products
 from .masking import as_bias
-from .recorded_decoding import RecordedDecoder, encode, may_be_recorded, next_logits, recorded_decoder
 
 logger = logging.get_logger(__name__)
 
@@ -52,6 +51,33 @@ class SearchOutput(GenerateEncoderDecoderOutput):
     """
 
     log_probabilities: torch.FloatTensor | None = None
+
+
+def next_logits(
+    model: nn.Module, tokens: torch.Tensor, states: torch.Tensor, bias: torch.Tensor | None, cache: Any
+) -> torch.Tensor:
+    """
+    A decoding step.
+
+    Args:
+        tokens: the new ones, (rows, new tokens).
+        states: the encoded sources, (sentences, source_length, d_model).
+        bias: over the source, (sentences, 1, 1, source_length); None: attend to everything.
+        cache: a SearchCache, or one like it.
+
+    Returns:
+        The logits after the last token, (rows, vocabulary).
+    """
+    return model(
+        decoder_input_ids=tokens,
+        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        attention_mask=bias,
+        past_key_values=cache,
+        use_cache=True,
+        output_attentions=False,
+        output_hidden_states=False,
+        return_dict=True,
+    ).logits[:, -1]
 
 
 class Decoder:
@@ -94,9 +120,6 @@ class Decoder:
         self.cache.keep_sentences(sentences)
         self.states = self.states.index_select(0, sentences)
         self.bias = None if self.bias is None else self.bias.index_select(0, sentences)
-
-    def close(self) -> None:
-        """End the search."""
 
 
 def is_of_transformers(each: Any) -> bool:
@@ -149,9 +172,6 @@ def sample(
     done = torch.zeros_like(rows, dtype=torch.bool)
     log_probs = torch.zeros_like(rows, dtype=torch.float32)
     left: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that have left the batch, and their sequences
-    # On a GPU the host asks whether all rows are done while the next step runs, which is then one too many.
-    asks_late = may_leave and isinstance(decoder, RecordedDecoder) and all(map(_is_known, criteria))
-    are_done: _Answer | None = None
     while True:
         logits = decoder(sequences)
         # A copy, because some processors modify their input.
@@ -172,13 +192,6 @@ def sample(
             chosen = torch.where(done, pad, chosen)
         sequences = torch.cat([sequences, chosen[:, None]], dim=1)
         done = done | criteria(sequences, None if scores is None else tuple(scores))
-        if asks_late:
-            were_done, are_done = are_done, _Answer(done.all())
-            if were_done:
-                sequences = sequences[:, :-1]
-                break
-            if sequences.shape[1] < config.max_length and sequences.shape[1] <= decoder.limit:
-                continue
         finished = int(done.sum())
         if finished == len(rows):
             break
@@ -197,19 +210,6 @@ def sample(
         logits=None if all_logits is None else tuple(all_logits),
         log_probabilities=log_probs,
     )
-
-
-class _Answer:
-    """A boolean tensor's value, which the host waits for only when it asks."""
-
-    def __init__(self, answer: torch.Tensor):
-        self.answer = answer.to("cpu", non_blocking=True)
-        self.event = torch.cuda.current_stream(answer.device).record_event() if answer.is_cuda else None
-
-    def __bool__(self) -> bool:
-        if self.event is not None:
-            self.event.synchronize()
-        return bool(self.answer)
 
 
 def put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], fill: float) -> torch.Tensor:
@@ -493,12 +493,8 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
             raise _Unsupported("custom_generate missing")
         encoder = set(model.get_encoder().modules())
         others = [module for module in model.modules() if module not in encoder]
-        source = _source_alone(model, args, ours)
-        if source is not None:
-            # `generate` would encode the source before our loops could record it, so it gets something of that shape.
-            ours["encoder_outputs"] = BaseModelOutput(torch.empty(*source.shape, 1, device=source.device))
         with fast_products(encoder):
-            return inherited(*args, **ours, custom_generate=partial(_run, others, source))
+            return inherited(*args, **ours, custom_generate=partial(_run, others))
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
@@ -538,31 +534,12 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
     )
 
 
-def _source_alone(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """
-    The token ids of the source, if the encoder is to read only them and a mask, and the search may be recorded. Without
-    a mask, some releases make one from the padding, but only if the encoder has not run yet.
-    """
-    given = [each for each in (*args[:1], kwargs.get("inputs"), kwargs.get("input_ids")) if each is not None]
-    others = ("encoder_outputs", "inputs_embeds", "position_ids")
-    if len(given) != 1 or any(kwargs.get(name) is not None for name in others) or not may_be_recorded(model):
-        return None
-    if kwargs.get("attention_mask") is None:
-        return None
-    ids = given[0]
-    is_plain = isinstance(ids, torch.Tensor) and ids.ndim == 2 and ids.numel() > 0 and not ids.is_floating_point()
-    return ids if is_plain and ids.device == model.device else None
-
-
-def _run(
-    modules: list[nn.Module], source: torch.Tensor | None, model: nn.Module, input_ids: torch.Tensor, *args, **prepared
-):
+def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     """
     The `custom_generate` that `generate` calls with everything it has prepared.
 
     Args:
         modules: those of each step.
-        source: what is still to be encoded, (sentences, source_length); None: encoder_outputs are prepared.
     """
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
@@ -576,24 +553,15 @@ def _run(
     if mask is not None and mask.shape != states.shape[:2]:  # rows of a 4-D mask may be shared, so not be selected
         raise _Unsupported
     beams = config.num_beams or 1
-    mask = None if mask is None else mask[::beams]
-    samples = 1 if source is None else len(input_ids) // beams // len(source)  # of each sentence, with a row for each
+    bias = as_bias(None if mask is None else mask[::beams], states.dtype)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
-    is_known = all(map(_is_known, [*criteria, *processors]))
-    is_plain = is_known and not _is_distributed()
+    is_plain = all(map(_is_known, [*criteria, *processors])) and not _is_distributed()
     with ExitStack() as contexts:
         contexts.enter_context(torch.inference_mode() if is_plain else nullcontext())
-        decoder = None
-        if source is not None and is_known:
-            decoder = recorded_decoder(model, source.repeat_interleave(samples, dim=0), mask, beams)
-        if decoder is None:
-            if source is None:
-                states = states[::beams]
-            else:
-                states = encode(model, source, mask[::samples]).repeat_interleave(samples, dim=0)
-            decoder = Decoder(model, states, as_bias(mask, states.dtype), beams)
-        contexts.enter_context(closing(decoder))
+        decoder = Decoder(model, states[::beams], bias, beams)
+        if (faster := getattr(model, "faster_decoder", None)) is not None:  # of the installed package
+            decoder = faster(decoder, config.max_length)
         contexts.enter_context(fast_products(modules, len(input_ids), binds=is_plain))
         if beams > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)

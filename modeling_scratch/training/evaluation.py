@@ -28,7 +28,6 @@ from ..loading import has_whole_symbols, load_confidence
 from ..metrics import GROUPED, METRICS, can_tell, check_beams, grouped_by_source, rank, score
 from ..model.batched_generation import setting_of
 from ..model.confidence import DOUBTFUL, Confidence
-from ..model.recorded_decoding import drop_recordings
 from ..recipe.schema import DataSection, EvaluationSection, Recipe
 from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
@@ -138,13 +137,10 @@ def translate_split(
     """Translations of a split, and their scores; `options` of `translate_and_score`."""
     advice = advice_to_halve(recipe.evaluation)
     explained = advising_on_memory(accelerator, f"decoding the {split} split", advice)
-    try:
-        with not_compiled(model):
-            return translate_and_score(
-                recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
-            )
-    finally:
-        drop_recordings(model)  # training needs the memory
+    with not_compiled(model):
+        return translate_and_score(
+            recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
+        )
 
 
 def advice_to_halve(section: EvaluationSection) -> str:

@@ -22,7 +22,6 @@ from ..inference.alignments import Aligner, choose_heads
 from ..metrics import bleu_significance, describe_heads
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.confidence import Confidence
-from ..model.recorded_decoding import drop_recordings
 from ..recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import FEATURES, SOURCE, TARGET, Recipe
 from .calibration import calibrate
@@ -166,11 +165,8 @@ def _calibrate(
     stop: StopRequest,
 ) -> Confidence | None:
     """Write confidence.json and return its content; None, and no file, if it cannot be calibrated."""
-    try:
-        with not_compiled(model):
-            confidence = calibrate(recipe, accelerator, inputs, model, stop)
-    finally:
-        drop_recordings(model)
+    with not_compiled(model):
+        confidence = calibrate(recipe, accelerator, inputs, model, stop)
     path = folder.path / CONFIDENCE
     if confidence is None:
         on_main(accelerator, lambda: remove(path))
