@@ -45,7 +45,7 @@ def record_decoding(model: PreTrainedModel) -> None:
     if model.device.type not in _DEVICES or model.new_search_cache is not SearchCache:
         what = "an ensemble" if model.device.type in _DEVICES else f"on the {model.device.type}"
         raise UserError(f"decoding steps are recorded for one model on a GPU; this one is {what}")
-    model.faster_decoder = _Recordings().decoder
+    vars(model)["faster_decoder"] = _Recordings().decoder
 
 
 class _FixedLayers:
@@ -141,7 +141,7 @@ class _Recording:
         steps: the most target tokens.
     """
 
-    def __init__(self, model: nn.Module, sentences: int, beams: int, source_length: int, steps: int):
+    def __init__(self, model: PreTrainedModel, sentences: int, beams: int, source_length: int, steps: int):
         device, dtype = model.device, model.dtype
         with torch.inference_mode(False), torch.no_grad():  # so that they may be written to in any mode
             self.tokens = torch.zeros(sentences * beams, 1, dtype=torch.long, device=device)
@@ -183,11 +183,11 @@ class _Recording:
             for is_first in (True, False):  # libraries set themselves up when they are first called
                 self.step(model, is_first)
             graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+            pool = torch.cuda.graph_pool_handle()  # of both, since nothing in it outlives a step
             for is_first in (True, False):
                 graph = torch.cuda.CUDAGraph()
-                # Both share memory, since nothing in it outlives a step. Other threads may use the device.
-                options = {"pool": graphs[True].pool()} if graphs else {}
-                with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+                # Other threads may use the device meanwhile.
+                with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
                     self.step(model, is_first)
                 graphs[is_first] = graph
         self.graphs = graphs
@@ -217,7 +217,7 @@ class _Recordings:
             recording.user = ref(decoder)
             return decoder
 
-    def _find(self, model: nn.Module, sizes: tuple[int, int, int, int], shape: tuple) -> "_Recording | None":
+    def _find(self, model: Any, sizes: tuple[int, int, int, int], shape: tuple) -> "_Recording | None":
         """The recording of these sizes; None if nothing can be recorded."""
         if self.is_refused:
             return None
@@ -226,7 +226,8 @@ class _Recordings:
                 recording = _Recording(model, *sizes)
                 recording.record(model)
             except RuntimeError as error:  # too little memory, or a model that cannot be recorded
-                return self.refuse(str(error))
+                self.refuse(str(error))
+                return None
             self.by_shape[shape] = recording
             if len(self.by_shape) > _MOST_SHAPES:
                 self.by_shape.popitem(last=False)
