@@ -37,7 +37,7 @@ def marian_command(
     with one_line_errors(debug):
         from ..apps.convert.checking import convert_folder
         from ..apps.convert.marian import from_marian
-        from ..hub.plain_card import Conversion
+        from ..hub.model_files import Conversion
 
         with new_output(out) as folder:
             with as_user_error(f"{src}: ", ValueError):
@@ -94,7 +94,7 @@ def torch_command(
     with one_line_errors(debug), as_user_error(kinds=ValueError):
         from ..apps.convert.checking import verify
         from ..apps.convert.torch_transformer import build_scratch, load_state_dict_file, read_torch
-        from ..hub.plain_card import Conversion
+        from ..hub.model_files import Conversion
         from ..loading import load_translator
 
         with new_output(out) as folder:

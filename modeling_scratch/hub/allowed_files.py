@@ -14,7 +14,7 @@ from ..files import read_json, reading
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, TOKENIZER_FILES, WEIGHTS
-from .plain_card import CONVERSION, read_config, weight_files
+from .model_files import CONVERSION, read_config, weight_files
 from .probe import HANDLER
 
 CARD = "README.md"

@@ -5,6 +5,7 @@ A push regenerates the text between the lines `BEGIN` and `END` and the metadata
 and all other metadata, belong to the owner and stay.
 """
 
+import json
 import logging
 import math
 import re
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import yaml_dump
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from .. import __version__
 from ..data.sources import Provenance
@@ -26,6 +28,7 @@ from ..languages import language_code
 from ..metrics import (
     METRICS,
     RESAMPLES,
+    describe_calibration,
     describe_confidence,
     describe_heads,
     describe_score,
@@ -33,26 +36,21 @@ from ..metrics import (
     tells_nothing,
     title_of,
 )
-from ..model.configuration_scratch import ScratchConfig, task_of
+from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig, task_of
 from ..recipe.schema import FEATURES
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
 from .card_markdown import escape, hub_link, plural, table
-from .plain_card import (
-    METADATA,
-    METADATA_OF_OTHERS,
-    Conversion,
-    ModelFacts,
-    describe_search,
-    limits,
-    make_card,
-    read_facts,
-    tokenizer_languages,
-)
+from .model_files import Conversion, ModelFacts, read_facts, tokenizer_languages
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
 END = "<!-- modeling_scratch: the next push replaces the text up to here; write your own below this line -->"
+TAGS = ["scratch", "attention-is-all-you-need"]
+METADATA = {"library_name": "transformers", "pipeline_tag": TRANSLATION, "tags": [TRANSLATION, *TAGS]}
+# On the Hub, text2text-generation is a tag within the task text-generation.
+METADATA_OF_OTHERS = METADATA | {"pipeline_tag": "text-generation", "tags": [TEXT2TEXT, *TAGS]}
+METADATA_ORDER = ["language", "language_bcp47", "license", "library_name", "pipeline_tag", "base_model", "datasets"]
 MEASURED = {"metrics", "model-index", "widget"}  # metadata that goes if it is not generated again
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3
@@ -264,22 +262,19 @@ def build_card(
     if wrong := [tag for tag in languages or () if language_code(tag) is None]:
         raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
     tags = [tag.strip().replace("_", "-") for tag in languages or ()]
-    metadata = {"license": license or _default_license(run)}
-    if run is None:
-        card = _card_of_model(folder, repo_id, tags, metadata, author)
-    else:
-        card = card_of_run(run, repo_id, tags, metadata, author)
-    links = []
-    if has_space:
-        link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it runs in your browser."
-        links.append(f"Without installing anything, {link}")
-    if marian is not None:
-        links.append(
-            f"{hub_link(marian)} is this model as a Marian model, which Transformers loads without code from the "
-            "repository."
-        )
-    card.text = card.text.replace("\n## ", "\n" + "".join(f"{link}\n\n" for link in links) + "## ", 1)
-    return card
+    metadata: dict[str, Any] = {"license": license or _default_license(run)}
+    values: dict[str, Any] = {"author": author, "page": has_space, "marian": marian}
+    if run is not None:
+        tags = tags or run.tags or tokenizer_languages(run.folder)
+        facts = _facts_of_run(run, tags)
+        metadata |= _metadata_of_run(run, facts, tags, repo_id)
+        metadata["language_bcp47"] = tags if facts.codes and any("-" in tag for tag in tags) else None
+        return _made(facts, repo_id, metadata, **values, run=run, **_values_of_run(run, facts))
+    facts, conversion = read_facts(folder, tags), Conversion.read(folder)
+    metadata["language_bcp47"] = tags if any("-" in tag for tag in tags) else None
+    if conversion is not None:
+        facts.base_model = conversion.name
+    return _made(facts, repo_id, metadata, **values, conversion=conversion)
 
 
 def marian_card(
@@ -309,69 +304,9 @@ def marian_card(
         calibration={},
         is_marian=True,
     )
-    before, metadata = hub_link(original), METADATA if facts.is_translator else METADATA_OF_OTHERS
-    tags_on_hub = [tag for tag in metadata["tags"] if tag != ScratchConfig.model_type]
-    sections = {
-        "Results": f"See the card of {before}. This model has the same weights, renamed and reordered. "
-        f"Its logits on random ids differ from those of {before} by at most {difference:.1e}, in float32.",
-        "Training": f"See the card of {before}.",
-        "Limits and intended use": limits(facts, f"See the card of {before}."),
-    }
-    origin = f"It is {before} as a Marian model, converted by modeling_scratch {__version__}."
-    return make_card(facts, repo_id, origin, author, {"license": license, "tags": tags_on_hub}, sections)
-
-
-def _card_of_model(
-    folder: Path, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
-) -> ModelCard:
-    facts, conversion = read_facts(folder, languages), Conversion.read(folder)
-    metadata["language_bcp47"] = list(languages) if any("-" in tag for tag in languages) else None
-    if conversion is None:
-        return make_card(facts, repo_id, author=author, metadata=metadata)
-    facts.base_model = conversion.name
-    before = hub_link(conversion.name) if conversion.name else f"the {conversion.kind}"
-    known = f"see the card of {before}" if conversion.name else "ask whoever trained it"
-    named = f", {before}," if conversion.name else ""
-    origin = f"It was converted from a {conversion.kind}{named} by modeling_scratch {conversion.version}."
-    how = " and how" if metadata["license"] else ", how, and on what terms they may be used"
-    sections = {
-        "Results": f"Not measured: the converted model has not been scored for this card. When it was converted, its "
-        f"logits on random ids differed from those of {before} by at most {conversion.largest_difference:.1e}, in "
-        "float32.",
-        "Training": f"The weights were taken from {before}. For what they were trained on{how}, {known}; "
-        "no training after the conversion is recorded.",
-        "Limits and intended use": limits(
-            facts, f"For what the model was trained on, {known}. Try it on text of your own before you use it."
-        ),
-    }
-    return make_card(facts, repo_id, origin, author, metadata, sections)
-
-
-# -- the card of a run -------------------------------------------------------------------------------------------------
-
-
-def card_of_run(
-    run: RunRecords, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
-) -> ModelCard:
-    tags = list(languages) or run.tags or tokenizer_languages(run.folder)
-    facts = _facts_of_run(run, tags)
-    results = _eval_results(run, facts, tags)
-    metadata |= {
-        "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
-        "datasets": [found.hub_name for found in (run.provenance(), *run.mixed()) if found.hub_name] or None,
-        "widget": _widget(run) or None,
-        "metrics": list(dict.fromkeys(result.metric_type for result in results)),
-        "model_name": repo_id.split("/")[-1],
-        "eval_results": results,
-    }
-    sections = {
-        "Results": _results(run),
-        "Samples": _samples(run, facts),
-        "Training": _training(run),
-        "Curves": _curves(run),
-        "Limits and intended use": _limits(run, facts),
-    }
-    return make_card(facts, repo_id, _origin(run), author, metadata, sections)
+    tags_on_hub = (METADATA if facts.is_translator else METADATA_OF_OTHERS)["tags"]
+    metadata = {"license": license, "tags": [tag for tag in tags_on_hub if tag != ScratchConfig.model_type]}
+    return _made(facts, repo_id, metadata, author=author, original=original, difference=difference)
 
 
 def _facts_of_run(run: RunRecords, tags: list[str]) -> ModelFacts:
@@ -383,36 +318,15 @@ def _facts_of_run(run: RunRecords, tags: list[str]) -> ModelFacts:
     return facts
 
 
-def _origin(run: RunRecords) -> str:
-    if run.base_model:
-        origin = f"fine-tuned from {hub_link(run.base_model)}"
-    else:
-        origin = "fine-tuned from another model" if run.recipe.model.start_from else "trained from random weights"
-    version = run.machine.get("modeling_scratch")
-    return f"It was {origin} on {training_data(run)}, with modeling_scratch{f' {version}' if version else ''}."
-
-
-def training_data(run: RunRecords) -> str:
-    """A description of all the training data, in Markdown."""
-    texts = [_described(run.provenance())]
-    for entry, found in zip(run.recipe.data.mix, run.mixed(), strict=True):
-        notes = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
-        notes += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
-        texts.append(_described(found) + (f" ({', '.join(notes)})" if notes else ""))
-    return " and ".join(texts)
-
-
-def _described(found: Provenance) -> str:
-    if found.hub_name is not None:
-        link = f"[{found.hub_name}](https://huggingface.co/datasets/{found.hub_name})"
-        return link + (f" ({escape(found.subset)})" if found.subset else "")
-    return f"local files ({escape(found.dataset_name)})" if found.dataset_type == "local" else found.dataset_name
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} hours"
-    return f"{round(seconds) // 60} min {round(seconds) % 60} s" if seconds >= 60 else f"{seconds:.1f} s"
+def _metadata_of_run(run: RunRecords, facts: ModelFacts, tags: list[str], repo_id: str) -> dict[str, Any]:
+    results = _eval_results(run, facts, tags)
+    return {
+        "datasets": [found.hub_name for found in (run.provenance(), *run.mixed()) if found.hub_name] or None,
+        "widget": _widget(run) or None,
+        "metrics": list(dict.fromkeys(result.metric_type for result in results)),
+        "model_name": repo_id.split("/")[-1],
+        "eval_results": results,
+    }
 
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
@@ -451,6 +365,151 @@ def _eval_results(run: RunRecords, facts: ModelFacts, tags: list[str]) -> list[E
     return results
 
 
+def _values_of_run(run: RunRecords, facts: ModelFacts) -> dict[str, Any]:
+    """What the template needs of a run, besides its records."""
+    recipe = run.recipe
+    kinds = dict.fromkeys((recipe.tokenizer.kind, recipe.tokenizer.target_kind or recipe.tokenizer.kind))
+    judged = [each for each in run.evaluations if recipe.evaluation.metric in each]
+    by_loss = all(
+        "chosen_by" in each or tells_nothing(recipe.evaluation.metric, each[recipe.evaluation.metric])
+        for each in judged
+    )
+    return {
+        "training_data": training_data(run),
+        "scores": _scores(run),
+        "evaluations": _evaluations(run),
+        "samples": _samples(run, facts) if run.samples else None,
+        "tokenizers": " and ".join(_TOKENIZERS[kind] for kind in kinds),
+        "chosen_by": title_of("loss" if by_loss else recipe.evaluation.metric),
+        "versions": [f"{name} {run.machine[name]}" for name in PACKAGES if name in run.machine],
+        "curves": CURVES if (run.folder / CURVES).is_file() else None,
+    }
+
+
+def training_data(run: RunRecords) -> str:
+    """A description of all the training data, in Markdown."""
+    texts = [_described(run.provenance())]
+    for entry, found in zip(run.recipe.data.mix, run.mixed(), strict=True):
+        notes = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
+        notes += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
+        texts.append(_described(found) + (f" ({', '.join(notes)})" if notes else ""))
+    return " and ".join(texts)
+
+
+def _described(found: Provenance) -> str:
+    if found.hub_name is not None:
+        link = f"[{found.hub_name}](https://huggingface.co/datasets/{found.hub_name})"
+        return link + (f" ({escape(found.subset)})" if found.subset else "")
+    return f"local files ({escape(found.dataset_name)})" if found.dataset_type == "local" else found.dataset_name
+
+
+def _scores(run: RunRecords) -> dict[str, Any]:
+    keys = [key for key in (*METRICS, "loss") if any(key in scores_in(record) for record in run.scored)]
+    counted = any("sentences" in record for record in run.scored)
+    rows = [
+        [
+            escape(scored_set(record)),
+            *(describe_score(record, key) if key in record else "" for key in keys),
+            *([f"{record['sentences']:,}" if "sentences" in record else ""] if counted else []),
+        ]
+        for record in run.scored
+    ]
+    columns = ["Test set", *map(title_of, keys), *(["Sentences"] if counted else [])]
+    return {"columns": columns, "rows": rows, "meaning": _meaning(run, keys), "signatures": _signatures(run, keys)}
+
+
+def _meaning(run: RunRecords, keys: list[str]) -> str:
+    """What the scores mean."""
+    if keys == ["loss"]:
+        return "Loss is the cross-entropy of a target token, in nats."
+    notes = ["Scores are of the whole test set, detokenized."]
+    for key in keys:
+        if key in METRICS:
+            direction = "higher" if METRICS[key].higher_is_better else "lower"
+            notes.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
+    if any(f"{key}_interval" in record for record in run.scored for key in keys):
+        notes.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
+    return " ".join(notes)
+
+
+def _signatures(run: RunRecords, keys: list[str]) -> list[str]:
+    lines = [
+        f"{title_of(key)}: `{signature}`"
+        for key in keys
+        for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
+        if signature
+    ]
+    for describe in (describe_heads, describe_confidence):
+        lines += dict.fromkeys(line for record in run.scored for line in describe(record))
+    return lines
+
+
+def _evaluations(run: RunRecords) -> dict[str, Any]:
+    columns = {"train_loss": "Training loss", "loss": "Validation loss"}
+    columns |= {key: title_of(key) for key in METRICS if any(key in record for record in run.evaluations)}
+    rows = [
+        [f"{record['step']:,}", *(f"{record[key]:.2f}" if record.get(key) is not None else "" for key in columns)]
+        for record in run.evaluations
+    ]
+    return {"columns": ["Update", *columns.values()], "rows": rows}
+
+
+def _samples(run: RunRecords, facts: ModelFacts) -> dict[str, Any]:
+    fields = ["source", "reference", "translation"] + [FEATURES] * any(FEATURES in sample for sample in run.samples)
+    titles = [facts.languages[0] if facts.languages else "Source", "Reference", facts.output.capitalize(), "Features"]
+    return {
+        "of": next(scored_set(record) for record in run.scored if "samples" in record),
+        "columns": titles[: len(fields)],
+        "rows": [[escape(sample.get(field, "")) for field in fields] for sample in run.samples],
+    }
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{round(seconds) // 60} min {round(seconds) % 60} s" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+_FILTERS = {
+    "calibration": describe_calibration,
+    "duration": _duration,
+    "escaped": escape,
+    "hub_link": hub_link,
+    "number": "{:,}".format,
+    "plural": plural,
+    "python": lambda value: json.dumps(value, ensure_ascii=False, indent=4),
+    "short": "{:g}".format,
+}
+
+
+def _made(facts: ModelFacts, repo_id: str, metadata: dict[str, Any], **values: Any) -> ModelCard:
+    """A card by the template `card.md.jinja`, whose first lines say what `values` are."""
+    data: dict[str, Any] = METADATA if facts.is_translator else METADATA_OF_OTHERS
+    data = data | {"language": facts.codes or None, "base_model": facts.base_model} | metadata
+    owner, _, name = repo_id.rpartition("/")
+    values = dict.fromkeys(("run", "conversion", "original", "page", "marian")) | values
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= _FILTERS
+    text = environment.get_template("card.md.jinja").render(
+        facts=facts,
+        repo_id=repo_id,
+        owner=owner,
+        name=name,
+        licensed=metadata["license"],
+        version=__version__,
+        table=table,
+        **values,
+    )
+    front = ModelCardData(**data).to_yaml(original_order=METADATA_ORDER)
+    return ModelCard(f"---\n{front}\n---\n\n{text}")
+
+
 def benchmark_result(folder: Path, repo_id: str, run: RunRecords | None, task: str, metric: str) -> str:
     """
     YAML with the score of a run's test set, for `.eval_results/`: https://huggingface.co/docs/hub/eval-results.
@@ -481,183 +540,3 @@ def benchmark_result(folder: Path, repo_id: str, run: RunRecords | None, task: s
         notes=title_of(metric) + (f", {signature}" if signature else ""),
     )
     return yaml_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
-
-
-def _results(run: RunRecords) -> str:
-    keys = [key for key in (*METRICS, "loss") if any(key in scores_in(record) for record in run.scored)]
-    counted = any("sentences" in record for record in run.scored)
-    rows = [
-        [
-            escape(scored_set(record)),
-            *(describe_score(record, key) if key in record else "" for key in keys),
-            *([f"{record['sentences']:,}" if "sentences" in record else ""] if counted else []),
-        ]
-        for record in run.scored
-    ]
-    scores = table(["Test set", *map(title_of, keys), *(["Sentences"] if counted else [])], rows)
-    evaluation = run.recipe.evaluation
-    if run.finished:
-        search = describe_search({"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty})
-        state = f"Scores of the final weights. Decoding {search}."
-    else:
-        beams = {"num_beams": evaluation.validation_beams, "length_penalty": evaluation.length_penalty}
-        state = (
-            "The training is not finished; these are the best weights so far, of update "
-            f"{run.scored[0]['step']:,}. Decoding {describe_search(beams)}."
-        )
-    scale = _scale(run, keys)
-    return "\n\n".join(filter(None, [f"{state} {scale}", scores, _signatures(run, keys), _evaluations(run)]))
-
-
-def _scale(run: RunRecords, keys: list[str]) -> str:
-    """Explains the scores."""
-    if keys == ["loss"]:
-        return "Loss is the cross-entropy of a target token, in nats."
-    notes = ["Scores are of the whole test set, detokenized."]
-    for key in keys:
-        if key in METRICS:
-            direction = "higher" if METRICS[key].higher_is_better else "lower"
-            notes.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
-    if any(f"{key}_interval" in record for record in run.scored for key in keys):
-        notes.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
-    return " ".join(notes)
-
-
-def _signatures(run: RunRecords, keys: list[str]) -> str:
-    lines = [
-        f"- {title_of(key)}: `{signature}`"
-        for key in keys
-        for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
-        if signature
-    ]
-    for describe in (describe_heads, describe_confidence):
-        lines += dict.fromkeys(f"- {line}" for record in run.scored for line in describe(record))
-    return "Signatures:\n\n" + "\n".join(lines) if lines else ""
-
-
-def _evaluations(run: RunRecords) -> str:
-    if not run.evaluations:
-        return ""
-    columns = {"train_loss": "Training loss", "loss": "Validation loss"}
-    columns |= {key: title_of(key) for key in METRICS if any(key in record for record in run.evaluations)}
-    rows = [
-        [f"{record['step']:,}", *(f"{record[key]:.2f}" if record.get(key) is not None else "" for key in columns)]
-        for record in run.evaluations
-    ]
-    return f"""<details>
-<summary>Evaluations on the validation split during training</summary>
-
-{table(["Update", *columns.values()], rows)}
-
-Losses are per target token, in nats. The training loss is the mean over the preceding updates, with dropout.
-
-</details>"""
-
-
-def _samples(run: RunRecords, facts: ModelFacts) -> str:
-    if not run.samples:
-        return ""
-    fields = ["source", "reference", "translation"] + [FEATURES] * any(FEATURES in sample for sample in run.samples)
-    rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
-    of = next(scored_set(record) for record in run.scored if "samples" in record)
-    titles = [facts.languages[0] if facts.languages else "Source", "Reference", facts.output.capitalize(), "Features"]
-    shown = table(titles[: len(fields)], rows)
-    return f"The first pairs of `{of}`, not hand-picked:\n\n{shown}"
-
-
-def _curves(run: RunRecords) -> str:
-    if not (run.folder / CURVES).is_file():
-        return ""
-    return f"![Loss, scores and learning rate over the updates]({CURVES})"
-
-
-def _training(run: RunRecords) -> str:
-    recipe, train, machine = run.recipe, run.train, run.machine
-    how, data = recipe.optimization, recipe.data
-    kinds = (recipe.tokenizer.kind, recipe.tokenizer.target_kind or recipe.tokenizer.kind)
-    kind = " and ".join(_TOKENIZERS[kind] for kind in dict.fromkeys(kinds))
-    tokenizer = f"{kind}, at most {recipe.tokenizer.vocab_size:,} tokens, trained on the training pairs"
-    if recipe.model.start_from:
-        tokenizer = "taken over from the model it started from"
-    elif recipe.tokenizer.existing:
-        tokenizer = f"adopted: {escape(run.shown_name(recipe.tokenizer.existing))}"
-    metric = recipe.evaluation.metric
-    judged = [each for each in run.evaluations if metric in each]
-    by_loss = all("chosen_by" in each or tells_nothing(metric, each[metric]) for each in judged)
-    kept = f"the best on the validation split by {title_of('loss' if by_loss else metric)}"
-    if recipe.checkpoints.average_last > 1 and run.finished:
-        kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
-    precision = machine.get("mixed_precision")
-    pairs = f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
-    rows = {
-        "Data": training_data(run) + pairs,
-        "Pairs left out": f"empty ones, those above {data.max_source_tokens:,} source or {data.max_target_tokens:,} "
-        "target tokens",
-        "Preprocessing": _preprocessing(run),
-        "Tokenizer": tokenizer,
-        "Updates": f"{train['step']:,}" if train else "",
-        "Epochs": f"{train['epoch']:g}" if train else "",
-        "Batch": f"{how.tokens_per_batch:,} padded tokens of source or target, over all processes",
-        "Optimizer": ("Muon for the layers' matrices and, for the rest, " if how.optimizer == "muon" else "")
-        + f"AdamW, betas {how.betas[0]:g} and {how.betas[1]:g}, epsilon {how.epsilon:g}, weight decay "
-        f"{how.weight_decay:g}, "
-        + (f"gradient norm at most {how.max_grad_norm:g}" if how.max_grad_norm else "no clipping"),
-        "Learning rate": f"{how.learning_rate:g} at its peak, {plural(how.warmup_steps, 'warm-up update')}, then "
-        f"{how.schedule.replace('_', ' ')}",
-        "Label smoothing": f"{how.label_smoothing:g}",
-        "Weights kept": kept,
-        "Seed": str(recipe.seed),
-        "Hardware": _hardware(machine),
-        "Precision": "float32" if precision == "no" else f"mixed, {precision}" if precision else "",
-        "Time": f"{_duration(train['seconds'])}, evaluations not counted" if "seconds" in train else "",
-        "Target tokens": f"{train['target_tokens']:,} over all epochs" if "target_tokens" in train else "",
-        "Versions": ", ".join(f"{name} {machine[name]}" for name in PACKAGES if name in machine),
-    }
-    settings = table(["Setting", "Value"], ((name, value) for name, value in rows.items() if value))
-    return f"""{settings}
-
-<details>
-<summary>The whole recipe</summary>
-
-```yaml
-{run.shown_recipe()}
-```
-
-</details>"""
-
-
-def _preprocessing(run: RunRecords) -> str:
-    removed = "white space at both ends and invisible characters are removed"
-    if run.recipe.model.start_from or run.recipe.tokenizer.existing:
-        return f"{removed}; the tokenizer does the rest"
-    spaces = "white space in sources becomes single spaces"
-    return f"{removed}, {spaces}, Unicode is normalized to NFC; case and punctuation are kept"
-
-
-def _hardware(machine: dict[str, Any]) -> str:
-    if "device_name" not in machine:
-        return ""
-    name, processes = escape(machine["device_name"]), machine.get("processes", 1)
-    kind = {"cuda": "GPU", "cpu": "CPU"}.get(machine.get("device"), machine.get("device") or "device")
-    return f"{kind}: {name}" + (f", {processes} processes" if processes > 1 else "")
-
-
-def _limits(run: RunRecords, facts: ModelFacts) -> str:
-    data = run.recipe.data
-    found = run.provenance()
-    terms = ": see there for the origin and the terms of the text" if found.hub_name else ""
-    domain = found.limits or (
-        f"It was trained on {training_data(run)}{terms or ', not part of this repository'}. Its scores are for text "
-        "of the same origin; expect worse ones for other topics, styles, times or spellings."
-    )
-    if run.recipe.model.start_from:
-        domain += " It also inherits what the model it was fine-tuned from had learned, and its limits."
-    length = (
-        f"It was trained on single sentences of at most {data.max_source_tokens:,} source and "
-        f"{data.max_target_tokens:,} target tokens, without context: it does not know what a pronoun refers to in "
-        "the sentence before, and longer texts have to be split into sentences. "
-    )
-    if not facts.is_translator:
-        limit = f"{data.max_source_tokens:,} source and {data.max_target_tokens:,} target tokens"
-        length = f"It was trained on pairs of at most {limit}. "
-    return limits(facts, domain, length)

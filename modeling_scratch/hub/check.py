@@ -24,7 +24,7 @@ from ..training.folder import RECIPE
 from ..training.records import RunRecords
 from . import probe
 from .allowed_files import copy_files
-from .plain_card import open_weights
+from .model_files import open_weights
 
 logger = logging.getLogger(__name__)
 

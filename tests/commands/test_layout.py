@@ -106,3 +106,11 @@ def test_every_package_is_in_the_wheel():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
     there = {".".join(path.relative_to(ROOT).parent.parts) for path in PACKAGE.rglob("__init__.py")}
     assert set(listed) == there | {"modeling_scratch.configuration"}
+
+
+def test_every_file_that_is_not_python_is_in_the_wheel():
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    folders = {name: ROOT.joinpath(*name.split(".")) for name in data if name != "modeling_scratch.configuration"}
+    listed = {path for name, folder in folders.items() for pattern in data[name] for path in folder.glob(pattern)}
+    there = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert there == {path for path in listed if path.is_file()}

@@ -9,7 +9,7 @@ from modeling_scratch.data import sources
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.sources import source_of
 from modeling_scratch.data.tokenizer import texts
-from modeling_scratch.hub.card import card_of_run
+from modeling_scratch.hub.card import build_card
 from modeling_scratch.inference.alignments import Aligner, alignment_error_rate
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
@@ -66,7 +66,7 @@ def test_the_recorded_rate_is_that_of_the_saved_heads_on_the_test_split(run):
 
 def test_the_card_shows_the_rate_and_the_heads(run):
     (record,) = read_metrics(run, "test")
-    text = str(card_of_run(RunRecords(run), "user/name", [], {"license": "mit"}, None))
+    text = str(build_card(run, "user/name", RunRecords(run), "mit"))
     assert "| AER | Sentences |" in text
     assert f"| {record['aer']:.2f} | 100 |" in text
     assert f"- alignment heads, [layer, head] from 0: {chosen(run) or 'all'}" in text

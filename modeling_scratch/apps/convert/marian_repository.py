@@ -7,9 +7,8 @@ from pathlib import Path
 
 from ...errors import UserError
 from ...hub.allowed_files import ALLOWED, chosen_files, matches
-from ...hub.card import marian_card, split_front_matter, with_owners_text
+from ...hub.card import METADATA, marian_card, split_front_matter, with_owners_text
 from ...hub.check import check_conversion
-from ...hub.plain_card import METADATA
 from ...hub.push import Prepared, PushOptions, Ready, Record, as_private_as, prepared_push
 from ...training.folder import COMPANIONS
 from ...training.records import run_of
