@@ -93,16 +93,18 @@ def mostly_without_spaces(texts: Iterable[str]) -> Literal["Han", "other"] | Non
 
 def is_same_language(first: str, second: str) -> bool:
     """
-    Whether two tags name one language, in any region and script: de-AT and de, zh-TW and cmn_Hans, nb and no (which
-    CLDR's table for matching languages, in langcodes 3.5, puts at a distance of 1).
+    Whether two tags name one language, in any region: de-AT and de, nb and no (which CLDR's table for matching
+    languages, in langcodes 3.5, puts at a distance of 1). Regions and scripts count only where both tags have some, and
+    then by the script: zh-TW is zh and zh-Hant, but not zh-CN.
     """
     import langcodes
 
     one, other = _parsed(first), _parsed(second)
     if one is None or other is None:
         return base_language(first) == base_language(second)
+    scripts = {likely_locale(tag)[1] for tag in (first, second) if re.search("[-_]", tag)}  # type: ignore[index]
     codes = [language.prefer_macrolanguage().language or "" for language in (one, other)]
-    return langcodes.tag_distance(codes[0], codes[1]) <= 1
+    return langcodes.tag_distance(codes[0], codes[1]) <= 1 and len(scripts) < 2
 
 
 def is_translatable(text: str) -> bool:

@@ -1,16 +1,14 @@
 """Jed's JSON: gettext's messages for programs in JavaScript, as jed 1.1 reads them."""
 
-import gettext
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from ...languages import is_same_language
 from ..translate.kept_words import KeptWords
 from .catalogs import Entry
-from .po import _plural_forms as plural_forms_of
+from .plural_forms import count_of, numbers_of, plural_forms_of
 from .regions import Region
 
 Keys = tuple[str | None, ...]  # the first four of those to a string; None: in an array
@@ -75,8 +73,9 @@ def _plural(
     raws, last = [text[start:end] for start, end in places], places[-1]
     shown = [sorted(raw[start:end] for start, end in kept.spans(raw)) for raw in (raws[0], raws[-1])]
     count = 0
-    for count, numbers in enumerate(_numbers_of(forms), start=1):
-        is_singular = numbers == [1] or (1 in numbers and 2 not in numbers and shown[0] == shown[1])
+    for count in range(1, (count_of(forms) or 2) + 1):
+        numbers = numbers_of(forms).get(count - 1, set())
+        is_singular = numbers == {1} or (1 in numbers and 2 not in numbers and shown[0] == shown[1])
         found = region(*(places[0] if is_singular else last))
         if count <= len(places):
             yield Entry(*places[count - 1], region=found)
@@ -84,17 +83,3 @@ def _plural(
             yield Entry(last[1] + 1, last[1] + 1, lambda written: f', "{written}"', found)
     if count < len(places):
         yield Entry(places[count - 1][1] + 1, last[1] + 1)
-
-
-@lru_cache
-def _numbers_of(forms: str) -> list[list[int]]:
-    """The numbers that each plural form stands for; as in gettext, those of English if the rule cannot be read."""
-    found = _FORMS.search(forms)
-    numbers: list[list[int]] = [[] for _ in range(int(found[1]) if found else 2)]
-    try:
-        form_of = gettext.c2py(found[2] if found else "n != 1")
-        for number in range(1001):
-            numbers[int(form_of(number))].append(number)
-    except (ValueError, ArithmeticError, IndexError):
-        return _numbers_of("") if found else numbers
-    return numbers

@@ -1,20 +1,19 @@
 """gettext's PO and POT: messages without a translation get one."""
 
-import gettext
 import logging
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
-from ...languages import base_language, language_code, language_name, likely_locale
+from ...languages import is_same_language, language_code, language_name
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from ..translate.paragraphs import Translated
 from .catalogs import Entry, error_at, message, read_entries, unescaped
 from .document import Document
 from .format_flags import LANGUAGES, Placeholders
+from .plural_forms import count_of, numbers_of, plural_forms_of
 from .restructured_text import rest_begin, rest_escape, rest_names, rest_references, rest_tokens, rest_written
 
 logger = logging.getLogger(__name__)
@@ -27,23 +26,6 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]+|.)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPES = {value: f"\\{name}" for name, value in _CONTROLS.items()} | {'"': '\\"', "\\": r"\\"}
-# What msginit writes: gettext's own table (gettext-tools/src/plural-table.c of gettext 1.0). CLDR, from which Babel has
-# the plural forms of all other languages, sometimes has more forms, such as one for millions in Spanish.
-_SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
-_PLURALS = {
-    "nplurals=1; plural=0;": "ja ko vi",
-    "nplurals=2; plural=(n != 1);": "bg ca da de el en eo es et fi fo he hu it nb nl nn no pt sv tr",
-    "nplurals=2; plural=(n > 1);": "fr pt_BR",
-    f"nplurals=3; plural=({_SLAVIC});": "be hr ru sr uk",
-    "nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;": "cs sk",
-    f"nplurals=3; plural=({_SLAVIC.replace('n%10==1 && n%100!=11', 'n==1')});": "pl",
-    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);": "lt",
-    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);": "lv",
-    "nplurals=3; plural=n==1 ? 0 : (n==0 || (n%100 > 0 && n%100 < 20)) ? 1 : 2;": "ro",
-    "nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;": "ga",
-    "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
-}
-_NUMBERS = range(1001)  # that decide what a plural form stands for; all rules repeat after at most 100, except millions
 # Where Sphinx found a message: in a file, relative to the folder of catalogs, or in the documentation of code.
 _SPHINX = re.compile(r"\.rst:|\.\./\S*\.txt:|:docstring of ")
 _PAIRS = {"%<": "<", "%>": "<", "%r": "r", "%R": "r", "%{": "{", "%}": "{"}  # of GCC
@@ -115,7 +97,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
         UserError: the text is not in this format, or in another language than the target.
     """
     messages = list(_messages(text))
-    forms, has_plurals = _plural_forms(target), any("msgid_plural" in each.fields for each in messages)
+    forms, has_plurals = plural_forms_of(target), any("msgid_plural" in each.fields for each in messages)
     entries: list[Entry] = []
     owners: list[int] = []  # the message of each entry
     names = rest_names(each.fields["msgid"].text for each in messages if each.is_rest)
@@ -242,8 +224,7 @@ def _plurals_of(
     declared: str | None, found: _Message, kept: KeptWords
 ) -> tuple[int | None, Callable[[int], _Field | None]]:
     """How many plural forms there are, None if this is unknown, and the source of each, None if none is right."""
-    count = re.search(r"nplurals=([0-9]{1,2})", declared or "")
-    numbers_of = _numbers_of(declared or "")
+    numbers_of_forms = numbers_of(declared or "")
     singular, plural = found.fields["msgid"], found.fields["msgid_plural"]
     shown, shown_by_plural = (_shown(each.text, found, kept) for each in (singular, plural))
 
@@ -253,28 +234,14 @@ def _plurals_of(
         "One bowl" is wrong there, but "%d bowl" is better than "%d bowls". If neither shows it, as in "This bowl" and
         "These bowls", none is right.
         """
-        numbers = numbers_of.get(index, set())
+        numbers = numbers_of_forms.get(index, set())
         if shown == shown_by_plural:
             is_singular = 1 in numbers and 2 not in numbers
             return None if is_singular and not shown and numbers - {0, 1} else singular if is_singular else plural
         # Babel 2.19 compares the second form with the plural in every language; in Arabic, it is that for 1.
         return singular if numbers == {1} and index == 0 else plural
 
-    return count and int(count[1]), source_of
-
-
-@cache
-def _numbers_of(declared: str) -> dict[int, set[int]]:
-    """The numbers that each plural form stands for. As in gettext, a rule that cannot be read is that of English."""
-    rule = re.search(r"\bplural=([^;\n]+)", declared)
-    numbers: dict[int, set[int]] = {}
-    try:
-        form_of = gettext.c2py(rule[1] if rule else "n != 1")
-        for number in _NUMBERS:
-            numbers.setdefault(int(form_of(number)), set()).add(number)
-    except (ValueError, ArithmeticError):
-        return _numbers_of("")
-    return numbers
+    return count_of(declared or ""), source_of
 
 
 def _shown(text: str, found: _Message, kept: KeptWords) -> list[str]:
@@ -394,10 +361,7 @@ def _check_language(text: str, header: _Field, target: str | None) -> None:
     named = re.search(r"^Language:[ \t]*([A-Za-z]+(?:[_-][A-Za-z0-9]+)*)", header.text, re.MULTILINE | re.IGNORECASE)
     if not named or not target or language_code(named[1]) is None:
         return
-    languages = {base_language(named[1]), base_language(target)}
-    # Chinese of Taiwan and of China, for example.
-    scripts = {locale[1] for tag in (named[1], target) if re.search("[-_]", tag) and (locale := likely_locale(tag))}
-    if (len(languages) > 1 and languages != {"nb", "no"}) or len(scripts) > 1:  # "no" means Bokmål
+    if not is_same_language(named[1], target):
         raise error_at(
             text,
             header.start,
@@ -434,16 +398,6 @@ def _header(text: str, header: _Field, target: str | None, forms: str | None, ha
     yield from sorted(found, key=lambda entry: entry.start)
     if added:
         yield Entry(header.end, header.end, lambda _: added)
-
-
-def _plural_forms(target: str | None) -> str | None:
-    """The plural forms of a language, as the header declares them; None: unknown."""
-    from babel.messages.plurals import PLURALS  # from an extra of this package
-
-    known = {tag: f"nplurals={count}; plural={rule};" for tag, (count, rule) in PLURALS.items()}
-    known |= {language: forms for forms, languages in _PLURALS.items() for language in languages.split()}
-    tag = (target or "").replace("-", "_")
-    return known.get(tag) or known.get(base_language(tag))
 
 
 def _java(character: str) -> str:
