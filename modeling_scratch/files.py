@@ -16,8 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from safetensors import SafetensorError
-
 from .errors import UserError, as_user_error
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # the beginning of a Git LFS pointer file
@@ -157,6 +155,8 @@ def new_output(out: Path, check_old: Callable[[Path], None] | None = None) -> It
     `written_whole` for a file or folder that a user names, and `check_new_output` allows. Raises UserError if the disk
     is full, or the user may not write as much.
     """
+    from safetensors import SafetensorError  # here: this module is imported by what needs no packages
+
     check_new_output(out, check_old)
     try:
         with written_whole(out, only_writer=False) as temporary:

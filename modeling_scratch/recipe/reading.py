@@ -156,16 +156,16 @@ def _value_of(key: str, text: str) -> Any:
     if not text.strip():
         unset = f"; write {key}=null to unset it" if fits(None) else ""
         raise UserError(f"{key}: the value is missing{unset}")
-    takes_text = fits("any text") and not fits({})  # not Any
+    takes_text, takes_list = fits("any text") and not fits({}), fits(["any text"])  # not Any
     is_quoted = text.strip()[0] == text.strip()[-1] in ("'", '"')
     prefix, without_comments = f"{key}: {beginning(text)} is not YAML: ", text.replace("#", _NUMBER_SIGN)
     try:
         value, as_texts = (parse_yaml(without_comments, prefix, each) for each in (_Constructor, _TextConstructor))
     except UserError:
-        if is_quoted or not takes_text:
+        if is_quoted or not takes_text or (takes_list and text.lstrip().startswith("[")):
             raise
         return _expanded(text)
-    is_list = isinstance(value, list) and fits(["any text"])
+    is_list = isinstance(value, list) and takes_list
     is_number = type(value) is int and fits(1)
     if takes_text and not (value is None or is_quoted or is_list or is_number):
         return _expanded(text)

@@ -90,7 +90,7 @@ def calibrate(
     made.measured.update(chosen)
     logger.info(f"confidence: {describe_calibration(made.measured)}")
     if guesses > _MOSTLY:
-        logger.warning("the model's translations have little to do with the sources: all outputs are called doubtful")
+        logger.warning("the model's outputs have little to do with the sources: all are called doubtful")
     return made
 
 

@@ -43,11 +43,11 @@ def jed_entries(
             yield from (Entry(start, end, region=region(start, end)) for start, end in places)
         elif keys[1:] == ["lang"] or (forms and keys[-1] in _PLURALS):
             for start, end in places:
-                value = language_name(text[start:end], target, "_") if keys[1:] == ["lang"] else forms
+                value = stated_language(text[start:end], target, "_") if keys[1:] == ["lang"] else forms
                 yield Entry(start, end, lambda _, value=value: value)
 
 
-def language_name(old: str, target: str | None, separator: str) -> str:
+def stated_language(old: str, target: str | None, separator: str) -> str:
     """What a file names as its language in translation: the target, unless the old one is that of a country of it."""
     is_kept = target is None or (target.isalpha() and is_same_language(old, target))
     return old if is_kept else re.sub("[-_]", separator, target or "")

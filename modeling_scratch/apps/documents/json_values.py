@@ -13,7 +13,7 @@ from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
-from .jed import Keys, jed_entries, language_name
+from .jed import Keys, jed_entries, stated_language
 from .regions import Region
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*+:)?|[{}\[\]]')
@@ -70,7 +70,7 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
     entries = []
     for start, end, keys in _strings(text):
         if keys == (("locale",) if kind == "angular" else ("@@locale",)):
-            name = language_name(text[start:end], target, "-" if kind == "angular" else "_")
+            name = stated_language(text[start:end], target, "-" if kind == "angular" else "_")
             entries.append(Entry(start, end, lambda _, name=name: name))
         elif _has_text(kind, keys):
             entries.append(Entry(start, end, partial(_with_links, text[start:end]), region(start, end)))
