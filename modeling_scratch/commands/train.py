@@ -114,7 +114,7 @@ def _train_or_describe(
     path = find_recipe(config) if config else shipped_recipes()["embedded"]
     recipe = load_recipe(path, overrides)
     if not any(each.startswith("output_dir=") for each in overrides):
-        recipe.output_dir = _own_folder(path, recipe.output_dir)
+        recipe.output_dir = _folder_meant(path, recipe.output_dir, resume, overwrite)
     hub, stop = recipe.hub, StopRequest(max_minutes)
     accelerator = make_accelerator(recipe, before=Path(recipe.output_dir) if resume else None)
     with explained_loss_of_a_process(accelerator):
@@ -149,13 +149,25 @@ def _train_or_describe(
             reported.append(push_run(recipe).describe())
 
 
-def _own_folder(path: Path, named: str) -> str:
-    """The folder that a recipe names; for the recipe of a run that was moved or copied, the run's own folder."""
+def _folder_meant(path: Path, named: str, resume: bool | str, overwrite: bool) -> str:
+    """
+    The folder that a recipe names; to resume from the recipe of a run that was moved or copied, the run's own folder.
+
+    Raises:
+        UserError: the run's own folder or the named one would be resumed or replaced, and nothing says which is meant.
+    """
     from ..training.folder import RECIPE, RunFolder
 
     folder = path.parent
-    if path.name != RECIPE or folder.resolve() == Path(named).resolve() or not RunFolder(folder).is_run():
+    if not (resume or overwrite) or path.name != RECIPE or folder.resolve() == Path(named).resolve():
         return named
+    if not RunFolder(folder).is_run():
+        return named
+    if overwrite or resume == "auto":
+        raise UserError(
+            f"{path} is the recipe of the run in {folder}, but its output_dir is {named}; say which folder is meant: "
+            f"{shlex.quote(f'output_dir={folder}')} or {shlex.quote(f'output_dir={named}')}"
+        )
     logger.info(f"output_dir: {folder}, where this recipe is, and not {named}, for which it was written")
     return str(folder)
 
