@@ -63,6 +63,15 @@ SEEN = ".seen-by-all-"  # how the name of a file begins that shows whether all p
 _FILES: tuple[str, ...] = (WEIGHTS, METRICS_FILE, CURVES, CONFIG_NAME, GENERATION_CONFIG_NAME, CONFIDENCE)
 _FILES += (*TOKENIZER_FILES, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
 _FILES += tuple(path.name for path in Path(configuration_scratch.__file__).parent.glob("[!_]*.py"))
+_CODE_BEFORE = (
+    "decoder_steps",
+    "decoding",
+    "dropout",
+    "feed_forward",
+    "vocabulary",
+    "recorded_decoding",
+)  # of 0.1, 0.2
+_FILES += tuple(f"{name}.py" for name in _CODE_BEFORE)
 _STEPS = (CHECKPOINTS, r"step-\d{7,}|\.step-\d{7,}\.(?:tmp|gone)"), (AVERAGING, r"step-\d{7,}\.safetensors")
 _OF_TRACKERS = (f"{TRACKING}/{PROJECT}", f"{TRACKING}/.aim")  # of TensorBoard and Aim
 _LEFTOVERS = (f"{SEEN}*", ".*.tmp")  # of a process that was killed
@@ -112,8 +121,10 @@ class RunFolder:
             load_recipe(self.path / RECIPE)
         except UserError:
             return False
-        has_more = (self.path / METRICS_FILE).exists() or self.checkpoints.steps()
-        return bool(has_more) or is_saved_recipe(self.path / RECIPE)
+        if (self.path / METRICS_FILE).exists() or self.checkpoints.steps():
+            return True
+        # A run that was killed before its first record. The lock tells it from a copy of a run's recipe.
+        return (self.path / LOCK).exists() and is_saved_recipe(self.path / RECIPE)
 
     def can_resume(self) -> bool:
         """Whether the folder holds a run that has written a checkpoint, weights or final scores. Locks the folder."""

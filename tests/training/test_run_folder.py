@@ -198,9 +198,11 @@ def places(tmp_path):
         (tmp_path / "licensed" / name).touch()
     (tmp_path / "other recipe").mkdir()
     (tmp_path / "other recipe" / "recipe.yaml").write_text("flour: 500 g")
-    for name in ("run", "own recipe"):
+    for name in ("run", "copied recipe", "own recipe"):
         (tmp_path / name).mkdir()
-    (tmp_path / "run" / "recipe.yaml").write_text(recipe_text(load_recipe(EMBEDDED)))
+    for name in ("run", "copied recipe"):
+        (tmp_path / name / "recipe.yaml").write_text(recipe_text(load_recipe(EMBEDDED)))
+    (tmp_path / "run" / ".lock").touch()  # it was killed before its first record
     shutil.copy(EMBEDDED, tmp_path / "own recipe" / "recipe.yaml")
     return tmp_path
 
@@ -220,6 +222,8 @@ def places(tmp_path):
         ("other recipe", True, False, "flour"),
         ("own recipe", False, True, "not a run's"),
         ("own recipe", True, False, "no run to resume"),
+        ("copied recipe", False, True, "not a run's"),
+        ("copied recipe", True, False, "no run to resume"),
         ("run", False, False, "already holds a run"),
         ("run", False, True, None),
         ("run", True, False, None),
@@ -261,6 +265,7 @@ def test_a_new_run_deletes_only_files_of_the_old_one(folder, tmp_path, caplog):
     kept |= {"tracking/mine.txt", "target_tokenizer/mine.json"}
     written = {"config.json", "modeling_old.py", "metrics.jsonl", "target_tokenizer/vocab.json"}
     written |= {"tracking/modeling_scratch/events.out"}
+    written |= {"decoding.py", "recorded_decoding.py"}  # the model's code in versions 0.1 and 0.2
     for place, names in ((folder.path, kept | written), (tmp_path / "disk", outside)):
         for name in names:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
