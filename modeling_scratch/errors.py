@@ -85,7 +85,7 @@ def explained_name(error: Exception) -> str | None:
     message = str(error)
     if isinstance(error, RuntimeError) and message.startswith("Symlink loop from "):  # Path.resolve, until Python 3.12
         return f"{message.removeprefix('Symlink loop from ')}: a symbolic link leads back to itself"
-    if isinstance(error, ValueError) and message.startswith("embedded null "):
+    if isinstance(error, ValueError) and "embedded null " in message:  # after "stat: " from Python 3.13 on
         return "a file's name contains a null character"
     return None
 
