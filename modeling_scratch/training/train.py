@@ -205,7 +205,9 @@ def _note_skipped(progress: Progress, loss: float, limit: int, accelerator: Acce
     if progress.nonfinite_in_a_row > limit:
         weights = "so the weights are still those of the last finite update"
         if not is_finite(accelerator, model):
-            weights = "but the weights are no longer finite either; those in the checkpoints are"
+            first = progress.step - limit
+            weights = "but the weights are no longer finite either"
+            weights += f"; --resume-from a checkpoint of an update before {first}, if there is one"
         raise UserError(
             f"{what}, as in the {limit} updates before it, which were skipped (optimization.max_nonfinite_updates), "
             f"{weights}. Lower optimization.learning_rate, or lengthen optimization.warmup_steps"

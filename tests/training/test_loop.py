@@ -63,10 +63,11 @@ def test_patience_counts_evaluations_without_improvement(patience, without_bette
 
 
 @pytest.mark.parametrize(
-    ("weight", "stated"), [(1.0, "those of the last finite update"), (math.nan, "no longer finite")]
+    ("weight", "stated"),
+    [(1.0, "those of the last finite update"), (math.nan, "no longer finite either; --resume-from .* before 7,")],
 )
 def test_the_end_after_skipped_updates_states_whether_the_weights_are_finite(weight, stated):
     model = torch.nn.Linear(2, 2)
     torch.nn.init.constant_(model.weight, weight)
     with pytest.raises(UserError, match=stated):
-        _note_skipped(Progress(nonfinite_in_a_row=4), math.nan, 3, Accelerator(cpu=True), model)
+        _note_skipped(Progress(step=10, nonfinite_in_a_row=4), math.nan, 3, Accelerator(cpu=True), model)
