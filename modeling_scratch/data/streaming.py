@@ -23,6 +23,7 @@ from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 
 from ..errors import ProcessError, UserError, as_user_error
+from ..files import read_json
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
 from .augmentation import Augmenter, make_augmenter
 from .batches import BatchShare, Collator, EpochBatches, counted_share, plan_batches, worker_options
@@ -243,10 +244,7 @@ class StreamBatches:
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
         assert position == self.position(), position
-        self.positions = {
-            reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
-            for reader in self.mine
-        }
+        self.positions = {reader: Position(**read_json(self._file(folder, reader))) for reader in self.mine}
 
     def _open(self, reader: int) -> DataLoader:
         recipe = self.recipe

@@ -28,7 +28,7 @@ from ..recipe.schema import DataSection, Recipe
 from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states
 from .inputs import Inputs, Tokenizers
 from .processes import explained_failure_to_write, on_all, on_main, write_on_main
-from .progress import Progress, read_progress
+from .progress import FROM_ANOTHER, Progress, advising, read_progress
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
 logger = logging.getLogger(__name__)
@@ -156,11 +156,14 @@ def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path
     _check_recipe_may_resume(folder, recipe)
     checkpoint = folder.checkpoints.newest() if name is None else folder.checkpoints.named(name)
     progress = read_progress(checkpoint)
-    _check_architecture(folder, checkpoint)
-    folder.checkpoints.check(checkpoint)
+    with advising(FROM_ANOTHER):
+        _check_architecture(folder, checkpoint)
+        folder.checkpoints.check(checkpoint)
     if progress.best is not None and (best := folder.checkpoints.path(progress.best_step)).is_dir():
-        read_progress(best)
-        folder.checkpoints.check(best, [WEIGHTS])
+        with advising(f", or delete {best}: the best is then chosen anew"):
+            read_progress(best)
+            with advising(FROM_ANOTHER):
+                folder.checkpoints.check(best, [WEIGHTS])
     return checkpoint
 
 
@@ -228,11 +231,14 @@ def load_checkpoint(
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
             advice += f" (data_revision in {METRICS_FILE})" if batches.revision else ""
         raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
-    on_all(accelerator, lambda: batches.go_to(saved.position, checkpoint))
-    on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint, saved))
+    with advising(FROM_ANOTHER):
+        on_all(accelerator, lambda: batches.go_to(saved.position, checkpoint))
+        on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint, saved))
     differs = _differences(saved, current)
     path = checkpoint / random_states(accelerator.process_index)
-    if not on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
+    with advising(FROM_ANOTHER):
+        restored = on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device))
+    if not restored:
         how = f"resuming {', '.join(differs)}" if differs else "the checkpoint has no random state for this device"
         logger.warning(f"{how}: {_NOT_IDENTICAL}")
         # A new seed: the run's own would repeat the random numbers of its beginning.
@@ -254,7 +260,7 @@ def _load_optimizer(
     with reading(path):
         state = torch.load(path, map_location="cpu", mmap=True)  # the processes on a machine share it
         if wrong := _misfit(optimizer, state, updated=progress.step > progress.nonfinite):
-            raise UserError(f"{path} {wrong}; resume from another checkpoint (--resume-from)")
+            raise UserError(f"{path} {wrong}")
         load_whole_optimizer_state(optimizer, state)
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
         with reading(checkpoint / SCALER):

@@ -40,7 +40,7 @@ from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
 from .compilation import uses_bins
 from .fast_layers import use_fast_layers
 from .processes import main_first, on_all, on_main
-from .progress import read_progress
+from .progress import FROM_ANOTHER, advising, read_progress
 from .sharding import is_sharded
 
 logger = logging.getLogger(__name__)
@@ -89,8 +89,9 @@ def prepare_inputs(
     pairs = main_first(accelerator, lambda: load_pairs(data, recipe.seed))
     stream = main_first(accelerator, lambda: open_stream(data, recipe.seed)) if data.streaming else None
     if checkpoint is not None:
-        tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
-        model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
+        with advising(FROM_ANOTHER):
+            tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
+            model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
     else:
         train_pairs = pairs["train"] if stream is None else stream
         tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train_pairs))

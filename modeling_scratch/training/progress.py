@@ -1,5 +1,7 @@
 """The progress of a run: the plain numbers that a checkpoint holds beside tensors and random states."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,16 +69,29 @@ class Progress:
             self.nonfinite_in_a_row += 1
 
 
+FROM_ANOTHER = "; resume from another checkpoint (--resume-from)"
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Add to a UserError about a checkpoint what to do."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{error}{advice}") from error
+
+
 def read_progress(checkpoint: Path) -> Progress:
     """The progress in a checkpoint. Raises UserError if it is damaged, renamed, or written by a newer version."""
-    content = read_json(checkpoint / STATE)
+    with advising(FROM_ANOTHER):
+        content = read_json(checkpoint / STATE)
     content.pop(CHECKSUMS, None)
     if unknown := sorted(content.keys() - Progress.__dataclass_fields__.keys()):
         raise UserError(
             f"{checkpoint / STATE}: this version of modeling_scratch ({__version__}) does not know "
             f"{', '.join(unknown)}; resume with the version that wrote it"
         )
-    with as_user_error(f"{checkpoint / STATE}: "):
+    with advising(FROM_ANOTHER), as_user_error(f"{checkpoint / STATE}: "):
         content["averaging"] = list(content.get("averaging", ()))  # older checkpoints also have a checksum of each
         progress = TypeAdapter(Progress).validate_python(content)
     if checkpoint.name != checkpoint_name(progress.step):

@@ -1,6 +1,7 @@
 """No run resumes from a checkpoint that is damaged, replaced, renamed, of another model or of a newer version."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from conftest import quick_run, read_metrics, run_training
 from safetensors.torch import load_file
 
 from modeling_scratch.errors import UserError
-from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.reading import load_recipe, recipe_text
 from modeling_scratch.recipe.schema import OptimizationSection
 from modeling_scratch.training.checkpoints import _misfit, find_checkpoint
 from modeling_scratch.training.folder import CHECKSUMS, OPTIMIZER, RECIPE, STATE, WEIGHTS, RunFolder
@@ -70,8 +71,12 @@ def test_a_checkpoint_that_is_not_what_was_written_is_refused_and_nothing_is_cha
     spoil(run / "checkpoints" / "step-0000020")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     folder, name = RunFolder(run), "step-0000010" if damage == "the best weights are damaged" else None
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as raised:
         find_checkpoint(folder, load_recipe(run / RECIPE), name)
+    advice = {"renamed": r"rename it to step-0000020", "newer": "resume with the version that wrote it"}
+    advice["the best weights are damaged"] = r", or delete \S*step-0000020: the best is then chosen anew"
+    advised = advice.get(damage, r"; resume from another checkpoint \(--resume-from\)")
+    assert re.search(f"{advised}$", str(raised.value))
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
@@ -146,7 +151,26 @@ def test_an_optimizer_with_nan_is_named_when_a_run_resumes(run, capsys):
     with pytest.raises(SystemExit) as ended:
         quick_run(run, "optimization.max_steps=21", resume=True)
     assert ended.value.code == 2
-    assert "step-0000020/optimizer.bin holds NaN: exp_avg_sq of parameter 3" in capsys.readouterr().err
+    error = "step-0000020/optimizer.bin holds NaN: exp_avg_sq of parameter 3; resume from another checkpoint"
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [OPTIMIZER, WEIGHTS, "random_states_0.pkl"])
+def test_without_checksums_too_an_error_about_a_checkpoint_says_what_to_do(name, run, capsys):
+    checkpoint = run / "checkpoints" / "step-0000020"
+    (checkpoint / name).unlink()
+    change_state(checkpoint, **{CHECKSUMS: None})
+    with pytest.raises(SystemExit) as ended:
+        quick_run(run, "optimization.max_steps=21", resume=True)
+    assert ended.value.code == 2
+    assert "; resume from another checkpoint (--resume-from)" in capsys.readouterr().err
+
+
+def test_a_damaged_best_checkpoint_may_be_deleted(run, capsys):
+    change_state(run / "checkpoints" / "step-0000020", best=1.0, best_step=10)
+    shutil.rmtree(run / "checkpoints" / "step-0000010")
+    quick_run(run, "optimization.max_steps=21", resume=True)
+    assert "the best is chosen anew" in capsys.readouterr().err
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
@@ -158,3 +182,30 @@ def test_the_recipe_of_a_copied_run_resumes_the_copy(trained, run, capsys):
     assert f"output_dir: {run}" in capsys.readouterr().err
     assert read_metrics(run, "train")[-1]["step"] == 21
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("options", [{"overwrite": True}, {"auto_resume": True}], ids=str)
+def test_the_recipe_of_a_copied_run_does_not_decide_which_run_is_replaced(
+    options, edited, trained, run, tmp_path, capsys
+):
+    """Its output_dir is that of the original, or has been edited for a new run."""
+    if edited:
+        recipe = load_recipe(run / RECIPE, [f"output_dir={tmp_path / 'fresh'}"])
+        (run / RECIPE).write_text(recipe_text(recipe))
+    before = {path: path.stat().st_mtime_ns for folder in (trained, run) for path in folder.rglob("*")}
+    with pytest.raises(SystemExit) as ended:
+        run_training(config=str(run / RECIPE), **options)
+    assert ended.value.code == 2
+    named = tmp_path / "fresh" if edited else trained
+    assert re.search(rf"output_dir={run} or '?output_dir={named}", capsys.readouterr().err)
+    assert {path: path.stat().st_mtime_ns for folder in (trained, run) for path in folder.rglob("*")} == before
+
+
+def test_a_new_run_from_the_edited_recipe_of_another_is_in_the_folder_that_it_names(run, tmp_path):
+    recipe = load_recipe(run / RECIPE, [f"output_dir={tmp_path / 'fresh'}", "optimization.max_steps=1"])
+    (run / RECIPE).write_text(recipe_text(recipe))
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    run_training(config=str(run / RECIPE))
+    assert read_metrics(tmp_path / "fresh", "test")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
