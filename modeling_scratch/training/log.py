@@ -46,6 +46,7 @@ class RunLog:
         self.accelerator, self.folder, self.progress, self.batches = accelerator, folder, progress, batches
         self.total, self.share_per_token, self._drawn = total, share_per_token, time.monotonic()
         self._before = progress.target_tokens, progress.seconds  # of earlier processes, perhaps on another GPU
+        self._failed_trackers: set[str] = set()
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ class RunLog:
             for key, value in record.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        log_to_trackers(self.accelerator, values, step)
+        log_to_trackers(self.accelerator, values, step, self._failed_trackers)
 
     def training(self, learning_rate: float) -> None:
         """

@@ -56,9 +56,12 @@ def open_trackers(accelerator: Accelerator, progress: Progress, in_folder: bool)
 def _named(progress: Progress) -> dict[str, dict[str, Any]]:
     """Arguments by tracker with which a run begins or continues; TensorBoard continues by its folder."""
     name, runs = progress.tracked_as, progress.tracker_runs
-    # Other characters and longer ids may be refused: wandb 0.31 refuses :;,#?/' and swanlab 0.10 <>"|*% too.
-    by_id = {"id": re.sub(r"[^\w .-]", "-", name)[-128:], "name": name, "resume": "allow"}
-    arguments = {"wandb": by_id, "swanlab": by_id, "trackio": {"name": name, "resume": "allow"}}
+    # wandb 0.31 refuses these characters in an id, swanlab 0.10 some more, and both long ids. All others stay, since a
+    # run that an earlier version began is known by them.
+    refused = {"wandb": r"[:;,#?/']", "swanlab": r"""[:;,#?/'<>"|*%]"""}
+    by_name = {"name": name, "resume": "allow"}
+    arguments = {each: {"id": re.sub(characters, "-", name)[-128:], **by_name} for each, characters in refused.items()}
+    arguments["trackio"] = by_name
     # MLflow draws names from Python's generator, whose seed is the recipe's.
     return arguments | {
         "mlflow": {"run_name": name, "run_id": runs.get("mlflow")},
@@ -66,12 +69,23 @@ def _named(progress: Progress) -> dict[str, dict[str, Any]]:
     }
 
 
-def log_to_trackers(accelerator: Accelerator, values: dict[str, float], step: int) -> None:
-    """Send values to the open trackers. If one fails, as when its server is gone, the run goes on without them."""
-    try:
-        accelerator.log(values, step=step)
-    except Exception as error:
-        logger.warning(f"trackers: the values of update {step} are not recorded there: {_on_one_line(error)}")
+def log_to_trackers(accelerator: Accelerator, values: dict[str, float], step: int, failed: set[str]) -> None:
+    """
+    Send values to the open trackers. If one fails, as when its server is gone, the run and the others go on.
+
+    Args:
+        failed: the names of trackers that have failed, of which a warning was given.
+    """
+    for tracker in accelerator.trackers:
+        try:
+            tracker.log(values, step=step)
+        except Exception as error:
+            if tracker.name not in failed:
+                logger.warning(
+                    f"trackers: {tracker.name} does not record update {step}, and perhaps later ones: "
+                    f"{_on_one_line(error)}"
+                )
+            failed.add(tracker.name)
 
 
 def close_trackers(accelerator: Accelerator) -> None:
