@@ -1,13 +1,14 @@
 """Read recipes: YAML files and KEY=VALUE overrides, checked against the schema, with errors that name key and line."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from huggingface_hub.utils import yaml_dump
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from ruamel.yaml import YAML, AliasToken, SafeConstructor, ScalarNode, YAMLError
+from ruamel.yaml import YAML, AliasToken, SafeConstructor, ScalarNode, ScalarToken, YAMLError
 from ruamel.yaml.constructor import ConstructorError
 
 from ..errors import UserError, as_user_error, beginning
@@ -135,6 +136,15 @@ def _type_of(key: str) -> Any:
     return Any if isinstance(found, type) and issubclass(found, BaseModel) else found
 
 
+def _is_quoted(text: str) -> bool:
+    """Whether a text is one quoted value of YAML, perhaps with a wrong escape, and not, say, 'a'|'b'."""
+    try:
+        tokens = list(YAML(typ="safe", pure=True).scan(text))
+    except YAMLError:
+        return re.fullmatch('"[^"]+"', text.strip()) is not None
+    return [type(each) for each in tokens[1:-1]] == [ScalarToken] and tokens[1].style in ("'", '"')
+
+
 def _value_of(key: str, text: str) -> Any:
     """
     The value of KEY=TEXT: YAML, but without comments, and a key that takes any text has it as it is, whatever YAML
@@ -157,7 +167,7 @@ def _value_of(key: str, text: str) -> Any:
         unset = f"; write {key}=null to unset it" if fits(None) else ""
         raise UserError(f"{key}: the value is missing{unset}")
     takes_text, takes_list = fits("any text") and not fits({}), fits(["any text"])  # not Any
-    is_quoted = text.strip()[0] == text.strip()[-1] in ("'", '"')
+    is_quoted = _is_quoted(text)
     prefix, without_comments = f"{key}: {beginning(text)} is not YAML: ", text.replace("#", _NUMBER_SIGN)
     try:
         value, as_texts = (parse_yaml(without_comments, prefix, each) for each in (_Constructor, _TextConstructor))
@@ -166,8 +176,8 @@ def _value_of(key: str, text: str) -> Any:
             raise
         return _expanded(text)
     is_list = isinstance(value, list) and takes_list
-    is_number = type(value) is int and fits(1)
-    if takes_text and not (value is None or is_quoted or is_list or is_number):
+    is_number, is_null = type(value) is int and fits(1), text.strip() == "null"
+    if takes_text and not (is_null or is_quoted or is_list or is_number):
         return _expanded(text)
     return as_texts if isinstance(value, list | dict) and not fits(value) and fits(as_texts) else value
 

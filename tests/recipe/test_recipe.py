@@ -79,7 +79,7 @@ def test_numbers_with_an_exponent_are_numbers():
 
 
 LIKE_YAML = ["exp #2", "#2", "[0-9]+", "2026-11-28", "1e3", "007", "true", "no", "on", "a: b", "- a", "*a", "&a b"]
-LIKE_YAML += ["!a b", " a ", "[a, b]", "{}", "'a' b", "a\\n"]
+LIKE_YAML += ["!a b", " a ", "[a, b]", "{}", "'a' b", "a\\n", "'a'|'b'", '"a" "b"', '"', "'", "&a", "~", "Null", "!a"]
 
 
 @pytest.mark.parametrize("text", LIKE_YAML)
@@ -90,6 +90,14 @@ def test_a_text_on_the_command_line_is_taken_as_it_is(text):
     assert (recipe.tokenizer.pattern, recipe.output_dir, recipe.hub.license) == (text, text, text)
     languages = load_recipe(EMBEDDED, [f"data.source_language={text}", f"data.target_language={text}"]).data
     assert (languages.source_language, languages.target_language) == (text, text)
+
+
+def test_quotes_around_a_whole_text_on_the_command_line_are_removed():
+    texts = {"'a#b'": "a#b", "'it''s'": "it's", r'"a\\b\t"': "a\\b\t", " 'null' ": "null", '"a\'b"': "a'b"}
+    for text, value in texts.items():
+        assert load_recipe(EMBEDDED, [f"output_dir={text}"]).output_dir == value
+    with pytest.raises(UserError, match=r"output_dir: .* is not YAML: .*escape"):
+        load_recipe(EMBEDDED, [r'output_dir="\w+"'])
 
 
 def test_where_null_lists_and_numbers_have_a_meaning_they_keep_it_on_the_command_line():
