@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 __version__ = "0.2.0"
@@ -39,6 +40,13 @@ def _is_command() -> bool:
     return started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
 
 
+def escape_what_output_lacks() -> None:
+    """Escape what the encoding of standard output lacks: a text may not fit the locale, or a name not be UTF-8."""
+    for stream in (sys.stdout, sys.stderr):  # Python's own standard error is like this already
+        if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def __getattr__(name: str):
     """Import a public name on first use, since commands do not import the model at start-up."""
     if name not in __all__:
@@ -54,8 +62,7 @@ if _is_command():
     # By default, oneDNN caches 1,024 kernels. Batches have more shapes than that, so it would keep making kernels anew,
     # in ever more memory.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
-    if sys.stdout is not None:  # what the terminal's encoding lacks is escaped; `scratch translate` writes UTF-8
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    escape_what_output_lacks()  # of `--help` too
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
 else:

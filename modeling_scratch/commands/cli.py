@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
+from .. import escape_what_output_lacks
 from ..errors import (
     ProcessError,
     Stopped,
@@ -95,10 +95,7 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         is_main: whether this process prints the errors that all processes have in common.
         interrupted: the line for Ctrl-C.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # A name may not be UTF-8, and a text not fit the locale. Python's own standard error is like this already.
-        if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
-            stream.reconfigure(errors="backslashreplace")
+    escape_what_output_lacks()
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the package's __init__.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

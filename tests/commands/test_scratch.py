@@ -95,6 +95,21 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_standard_output_may_be_any_object(tmp_path):
+    (tmp_path / "scratch").write_text(
+        "import io, sys\n"
+        "sys.stdout = io.StringIO()\n"
+        "from modeling_scratch.__main__ import app\n"
+        "try:\n"
+        "    app(['recipes'])\n"
+        "finally:\n"
+        "    print(sys.stdout.getvalue(), file=sys.stderr)\n"
+    )
+    done = run_command(str(tmp_path / "scratch"))
+    assert done.returncode == 0, done.stderr
+    assert "multi30k-en-de" in done.stderr
+
+
 @pytest.mark.parametrize("config", ["embedded", "own-text"])
 def test_recipes_are_found_by_name(config, tmp_path):
     (tmp_path / "embedded").mkdir()  # a folder of that name is not the recipe
