@@ -64,9 +64,6 @@ def _meet(url: str, **options: Any) -> Iterator[tuple[torch.distributed.Store, i
         yield torch.distributed.PrefixStore(f"start {start}", store), rank, world_size
 
 
-torch.distributed.register_rendezvous_handler(_OF_THIS_START, _meet)
-
-
 def _meeting_of_this_start() -> str | None:
     """
     Where the processes that torch's launcher has restarted together meet; None where they always do. The launcher of
@@ -85,6 +82,8 @@ def _meeting_of_this_start() -> str | None:
             "restarted by the launcher, whose store still contains addresses of dead processes: on every machine, set "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, launch with --rdzv_backend c10d, and start again with --auto-resume"
         )
+    with suppress(RuntimeError):  # it is registered
+        torch.distributed.register_rendezvous_handler(_OF_THIS_START, _meet)
     return f"{_OF_THIS_START}://"
 
 
