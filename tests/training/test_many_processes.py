@@ -20,6 +20,7 @@ from forked import as_one_of_nodes, port_of_launchers, start_group
 from torch.distributed import TCPStore, rendezvous
 from torch.distributed.run import get_args_parser as torchrun_parser
 from train_on_processes import train_as_on_a_node
+from waiting import LONGEST
 
 from modeling_scratch.commands.cli import one_line_errors
 from modeling_scratch.training import processes
@@ -271,7 +272,7 @@ def launched_by_slurm(folder: Path, job: str, nodes: int = 1) -> SimpleNamespace
     variables |= {"SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NODELIST": "node"}
     variables |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     script = subprocess.Popen(["bash", "configuration/slurm.sh"], cwd=ROOT, env=os.environ | variables)
-    assert script.wait(60) == 0
+    assert script.wait(LONGEST) == 0
     words, environment = json.loads(note.read_text())
     with patch.dict(os.environ, environment):
         arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
