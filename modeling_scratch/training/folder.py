@@ -123,8 +123,9 @@ class RunFolder:
             return False
         if (self.path / METRICS_FILE).exists() or self.checkpoints.steps():
             return True
-        # A run that was killed before its first record. The lock tells it from a copy of a run's recipe.
-        return (self.path / LOCK).exists() and is_saved_recipe(self.path / RECIPE)
+        # A run that was killed before its first record. These files tell it from a copy of a run's recipe.
+        has_begun = any((self.path / name).exists() for name in (LOCK, Path(configuration_scratch.__file__).name))
+        return has_begun and is_saved_recipe(self.path / RECIPE)
 
     def can_resume(self) -> bool:
         """Whether the folder holds a run that has written a checkpoint, weights or final scores. Locks the folder."""

@@ -203,6 +203,7 @@ def places(tmp_path):
     for name in ("run", "copied recipe"):
         (tmp_path / name / "recipe.yaml").write_text(recipe_text(load_recipe(EMBEDDED)))
     (tmp_path / "run" / ".lock").touch()  # it was killed before its first record
+    (tmp_path / "copied recipe" / "LICENSE").touch()
     shutil.copy(EMBEDDED, tmp_path / "own recipe" / "recipe.yaml")
     return tmp_path
 
