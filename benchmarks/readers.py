@@ -72,7 +72,7 @@ HOSTILE_MARKUP = {
         "<text:a>b</text:a>",
     ],
 }
-# In a catalog as it is written: what precedes a pattern, and the pattern.
+# Files as they are written: what precedes a pattern, the pattern, and what follows if anything does.
 HOSTILE_FILES = {
     "po": [
         'msgid ""\n…"a"\n',
@@ -85,6 +85,7 @@ HOSTILE_FILES = {
     "xliff": [
         '<xliff version="1.2">…<trans-unit translate="no"><source>a',
         '<xliff version="2.0">…<segment><source>a</source></segment>',
+        '<xliff version="2.0"><segment … id="a"><source>a</source></segment></xliff>',
     ],
     "properties": ["…\\\n", "…a\\\n", "… \\\n", "…a=b\n", "a=…b \\\n", "a=…\\u0061", "a=b…\\"],
     "android": [
@@ -246,10 +247,11 @@ def hostile(reader: str, pattern: str, size: int) -> str | bytes:
 def hostile_files(reader: str) -> dict[str, Callable[[int], str]]:
     """Further hostile files of about a given size, by a name."""
 
-    def file(begins: str, pattern: str, size: int) -> str:
-        return begins + pattern * (size // len(pattern))
+    def file(parts: list[str], size: int) -> str:
+        begins, pattern, *ends = parts
+        return "".join([begins, pattern * (size // len(pattern)), *ends])
 
-    return {each: partial(file, *each.split("…")) for each in HOSTILE_FILES.get(reader, ())}
+    return {each: partial(file, each.split("…")) for each in HOSTILE_FILES.get(reader, ())}
 
 
 def write(path: Path, text: str) -> None:

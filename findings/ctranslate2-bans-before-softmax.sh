@@ -7,7 +7,7 @@
 set -eu
 d=$(mktemp -d); trap 'rm -rf "$d"' EXIT; cd "$d"
 python3 -m venv v
-v/bin/pip install -q ctranslate2==4.8.5 numpy setuptools
+v/bin/pip install -q ctranslate2==4.8.5 numpy==2.4.6 setuptools==84.2.1
 cat > run.py <<'P'
 from importlib.metadata import version
 import ctranslate2, numpy

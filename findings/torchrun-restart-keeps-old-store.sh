@@ -9,7 +9,7 @@
 set -eu
 d=$(mktemp -d); trap 'rm -rf "$d"' EXIT; cd "$d"
 python3 -m venv v
-v/bin/pip install -q torch==2.13.0 numpy
+v/bin/pip install -q torch==2.13.0 numpy==2.4.6
 cat > worker.py <<'P'
 import os
 import torch

@@ -14,7 +14,7 @@ from ...languages import is_same_language
 from ..translate.kept_words import ADDRESSES, KeptWords
 from ..translate.marked_text import BEFORE_WORD, Markup, Text, Token
 from .document import Document
-from .html import PROTECTED, unescape
+from .html import BLOCKS, PROTECTED, unescape
 from .regions import Region, read_regions
 
 SOFT = "\v"  # the plain text of a line end that only wraps a long line
@@ -43,22 +43,10 @@ _PARTS = re.compile(
 )
 _QUOTE_OR_TAG = re.compile(f"{_QUOTE.pattern}|{_TAG.pattern}")
 _SENTENCE_END = re.compile(r"""[.!?:;…。！？；：؟۔।॥։]["'”’»)]*\s*\Z""")  # noqa: RUF001
-BLOCKS = {
-    "address",
-    "article",
-    "aside",
-    "blockquote",
-    "br",
-    "dd",
-    "details",
-    "div",
-    "dl",
-    "dt",
-    "fieldset",
-    "figcaption",
-}
-BLOCKS |= {"figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol"}
-BLOCKS |= {"option", "p", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
+
+# Of the names of blocks, those of tags without an end tag that is required (HTML standard, "Optional tags"). Another
+# one that is not paired is a placeholder, such as <dir> in "Copy it to <dir> first".
+_ALONE = {"br", "dd", "dt", "hr", "li", "optgroup", "option", "p", "tbody", "td", "tfoot", "th", "thead", "tr"}
 
 # Angular's names of tags around spans, and of those of blocks and line ends (TAG_TO_PLACEHOLDER_NAMES in
 # @angular/compiler 21.2).
@@ -341,7 +329,7 @@ class _Message:
             return "atom" if self.keys[text] == 1 else None
         if match["option"]:
             return "atom"
-        if match["bar"] or name in BLOCKS:
+        if match["bar"] or (name in BLOCKS and (match["slash"] or name in self.paired | _ALONE)):
             return "break"
         if text.endswith("/>") or name not in self.paired:
             return "atom"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import unescape as _unescape
 from html.parser import HTMLParser
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from ...errors import UserError
 from ...languages import is_translatable
@@ -25,7 +25,7 @@ _BLOCK_NAMES = (
     "menu nav noembed noframes ol optgroup option p plaintext pre search section style summary table tbody td tfoot th "
     "thead title tr ul xmp"
 )
-_BLOCKS = frozenset(_BLOCK_NAMES.split())
+BLOCKS = frozenset(_BLOCK_NAMES.split())
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "keygen", "link", "meta", "param", "source"}
 _VOID |= {"track", "wbr"}
 # Phrasing content whose own text is shown apart from the sentence around it, or only in place of the element.
@@ -41,10 +41,12 @@ PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
 # Text that makes an element a reference to a footnote.
 _FOOTNOTE = {
-    "sup": re.compile(r"[(\[]?\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*[)\]]?|[*†‡§¶]+"),  # noqa: RUF001
+    # Also [note 1], as groups of notes in MediaWiki.
+    "sup": re.compile(r"[(\[]?\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*[)\]]?|\[[\w.-]{1,20}\s\d{1,3}\]|[*†‡§¶]+"),  # noqa: RUF001
     "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+"),
 }
-# The same for what declares that it is one, as EPUB 3 (epub:type) and DPUB-ARIA (role) define.
+# The same for what declares that it is one, as EPUB 3 (epub:type) and DPUB-ARIA (role) define, and for what is raised
+# and a link to a place in a page.
 _DECLARED_FOOTNOTE = re.compile(r"[\W_]*(?:\d+[a-z]?|[a-z]|[ivxlcdm]+)?[\W_]*", re.IGNORECASE)
 _DECLARATIONS = {"noteref", "doc-noteref"}
 _LONGEST_MARK = 6
@@ -164,9 +166,9 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
         parts = (part for part in _WITHIN_TEXT.split(raw) if part)
         return [Markup("fold", part) if "\n" in part else Text(part, _plain(part)) for part in parts]
     if kind == "end":
-        return [Markup("break" if name in _BLOCKS else "atom" if name in _VOID else "close", raw, name)]
+        return [Markup("break" if name in BLOCKS else "atom" if name in _VOID else "close", raw, name)]
     if kind == "start":
-        kind = "break" if name in _BLOCKS else "atom" if name in _VOID else "open"
+        kind = "break" if name in BLOCKS else "atom" if name in _VOID else "open"
     return [Markup(kind, raw, name, _slots(raw, name) if name else ())]  # a comment has no attributes
 
 
@@ -306,8 +308,9 @@ def _parted(tokens: Iterable[Token]) -> Iterator[Token]:
 
 def _is_footnote(tokens: Sequence[Token], index: int, end: int) -> bool:
     """
-    Whether the element from `index` to `end` refers to a footnote: it declares this; or its text is that of one; or it
-    is a link without letters to a place in a page, directly after a word.
+    Whether the element from `index` to `end` refers to a footnote: its text is that of one; or it may be, and the
+    element declares this, or is raised and a link to a place in a page; or it is such a link without letters, directly
+    after a word.
     """
     token = tokens[index]
     if token.kind == "break" or end - index > _MAX_FOOTNOTE_TOKENS:
@@ -316,7 +319,8 @@ def _is_footnote(tokens: Sequence[Token], index: int, end: int) -> bool:
     if token.name in _FOOTNOTE and is_footnote(token.name, text):
         return True
     attributes = {name: value for name, (value, _, _) in _attributes(token.raw).items()}
-    if _DECLARATIONS & {*attributes.get("epub:type", "").split(), *attributes.get("role", "").split()}:
+    is_declared = _DECLARATIONS & {*attributes.get("epub:type", "").split(), *attributes.get("role", "").split()}
+    if is_declared or (token.name in _FOOTNOTE and _is_raised_link(tokens[index:end])):
         return _DECLARED_FOOTNOTE.fullmatch(text.strip()) is not None
     if token.name != "a" or "#" not in attributes.get("href", "") or not 0 < len(text) <= _LONGEST_MARK:
         return False
@@ -326,6 +330,13 @@ def _is_footnote(tokens: Sequence[Token], index: int, end: int) -> bool:
     before = next((each for each in reversed(near) if each.kind not in ("open", "close")), token)
     last = before.plain[-1:] if before.kind == "text" else " "
     return not last.isspace() and unicodedata.category(last) not in ("Pd", "Ps")
+
+
+def _is_raised_link(tokens: Sequence[Token]) -> bool:
+    """Whether these are an element with a link to a place in a page, and all its text is raised."""
+    before_text = takewhile(lambda each: each.kind != "text" or not each.plain.strip(), tokens)
+    is_link = any("#" in _attributes(each.raw).get("href", ("",))[0] for each in tokens if each.name == "a")
+    return is_link and any(each.name == "sup" for each in before_text)
 
 
 def _is_excluded(token: Markup) -> bool:

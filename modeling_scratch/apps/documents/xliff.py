@@ -8,8 +8,9 @@ from unicodedata import east_asian_width
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
-from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, BLOCKS, SOFT, Entry, check_language, message, read_entries, unescaped
+from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, SOFT, Entry, check_language, message, read_entries, unescaped
 from .document import Document
+from .html import BLOCKS
 from .regions import Region
 from .xml_tree import CDATA, XmlNode, escape_xml, read_xml, write_xml
 
@@ -65,6 +66,12 @@ def read_xliff(text: str, kept: KeptWords, target: str | None) -> Document:
             if found := reader.entries(element, inherited.get("xml:space")):
                 check_language(text, element.start, inherited.get(attribute), target)
             entries += found
+    if missing := reader.missing:
+        line = text.count("\n", 0, missing[0].start) + 1
+        logger.warning(
+            f"segments that are missing in their targets stay without a translation: {len(missing):,}, the first in "
+            f"line {line:,}"
+        )
     return read_entries(text, sorted(entries, key=lambda entry: entry.start), kept)
 
 
@@ -104,8 +111,8 @@ def _attributed(tag: str, name: str, value: str) -> str:
     pattern = re.compile(rf"""(\s{re.escape(name)}\s*=\s*)(?:"[^"]*"|'[^']*')""")
     if pattern.search(tag):
         return pattern.sub(lambda match: f'{match[1]}"{value}"', tag, count=1)
-    end = re.search(r"\s*/?>\Z", tag)
-    return f'{tag[: end.start()]} {name}="{value}"{tag[end.start() :]}'
+    begin = tag.removesuffix(">").removesuffix("/").rstrip()
+    return f'{begin} {name}="{value}"{tag[len(begin) :]}'
 
 
 class _Reader:
@@ -118,6 +125,7 @@ class _Reader:
 
     def __init__(self, text: str, kept: KeptWords, placeholders: re.Pattern[str]):
         self._text, self._kept, self._placeholders = text, kept, placeholders
+        self.missing: list[XmlNode] = []  # segments of sources that their targets, which have others, do not have
         self._breaks: set[str] = set()  # code of the current unit of XLIFF 2 that ends lines, by its name
 
     def read_data(self, unit: XmlNode) -> None:
@@ -149,7 +157,7 @@ class _Reader:
 
     def _missing_segments(self, content: XmlNode, old: XmlNode, preserves: bool) -> list[Entry]:
         """
-        The segments without a translation in a target that has some. One that is not in the target is left and told.
+        The segments without a translation in a target that has some. One that is not in the target is left and noted.
         """
         entries, targets = [], _segments(old)
         for number, segment in _segments(content).items() if targets else ():
@@ -157,8 +165,7 @@ class _Reader:
             if not _has_text(segment) or (found is not None and _has_text(found)):
                 continue
             if found is None:
-                line = self._text.count("\n", 0, segment.start) + 1
-                logger.warning(f"line {line:,}: the target has no segment {number}; it stays without a translation")
+                self.missing.append(segment)
                 continue
             entries.append(self._filled(found, self._region(segment, preserves)))
         if entries:
@@ -173,7 +180,7 @@ class _Reader:
 
     def _filled(self, old: XmlNode, region: Region, state: str = "") -> Entry:
         """An element with a translation in place of its content."""
-        tag = re.sub(r"\s*/?>\Z", ">", self._text[old.start : old.first])
+        tag = self._text[old.start : old.first].removesuffix(">").removesuffix("/").rstrip() + ">"
         tag = _attributed(tag, "state", state) if state else tag
         return Entry(old.start, old.end, lambda written: f"{tag}{written}</{old.name}>", region)
 

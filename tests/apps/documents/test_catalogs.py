@@ -509,10 +509,16 @@ def test_xliff_1_segments_without_a_translation_get_one():
     ).replace('"final"', '"needs-review-translation"')
 
 
-def test_a_segment_that_the_target_does_not_have_is_told(caplog):
+def test_segments_that_targets_do_not_have_are_told_in_one_line(caplog):
     file = SEGMENTED.replace('<mrk mtype="seg" mid="b"/>', "").replace('<x id="2"/>', "Drei.")
     assert capitals(file, "xliff") == file
-    assert caplog.messages == ["line 2: the target has no segment b; it stays without a translation"]
+    told = "segments that are missing in their targets stay without a translation"
+    assert caplog.messages == [f"{told}: 1, the first in line 2"]
+    caplog.clear()
+    unit = re.search("<trans-unit>.*</trans-unit>", file, re.DOTALL)[0]
+    file = file.replace(unit, f"{unit}\n" * 1_234)
+    assert capitals(file, "xliff") == file
+    assert caplog.messages == [f"{told}: 1,234, the first in line 2"]
     caplog.clear()
     file = re.sub("<target.*?</target>", "<target>Eins. Zwei. Drei.</target>", SEGMENTED, flags=re.DOTALL)
     assert capitals(file, "xliff") == file
@@ -712,6 +718,8 @@ def test_the_structure_stays(format):
         ("Name:\tvalue", ["Name:", "value"]),
         ("-a, --all   show  all", ["show", "all"]),
         ("<p>One <b>dog</b></p><p>Two<br>three</p>", ["One dog", "Two", "three"]),
+        ("<caption>One</caption>two<menu>three</menu><legend>Four</legend>", ["One", "two", "three", "Four"]),
+        ("Copy it to <dir> first", ["Copy it to first"]),
         ("Press <Enter> now, <0>dog</0> <1/>", ["Press now, dog"]),
         ("Run <code>a <b>b</b></code> now", ["Run now"]),
         ("a < b and c > d", ["a < b and c > d"]),

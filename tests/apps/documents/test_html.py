@@ -226,6 +226,11 @@ def test_a_page_that_declares_another_encoding_gets_references():
         '<a href="#id2" id="id1" role="doc-noteref"><span class="fn-bracket">[</span>1<span>]</span></a>',
         '<sup id="fnref:1"><a class="footnote-ref" href="#fn:1">1</a></sup>',
         "<sup>1, 2</sup>",
+        '<sup class="reference"><a href="#cite_note-a">[a]</a></sup>',
+        '<sup class="reference"><a href="#cite_note-1"><span>[</span>note&#160;1<span>]</span></a></sup>',
+        "<sup>[note 1]</sup>",
+        '<sup><a href="#fn1">a</a></sup>',
+        '<a href="notes.html#n1"><sup>iv</sup></a>',
     ],
 )
 def test_a_reference_to_a_footnote_stays_between_its_sentences(reference):
@@ -253,6 +258,10 @@ def test_the_title_of_a_reference_to_a_footnote_is_translated():
         '<a href="#part"> 3</a>',
         '(<a href="#part">3</a>)',
         '<a href="page">3</a>',
+        '<a href="#mass">x<sup>i</sup></a>',
+        '<a href="#first">1<sup>st</sup></a>',
+        '<sup><a href="#new">new</a></sup>',
+        '<sup><a href="page">a</a></sup>',
     ],
 )
 def test_other_links_are_read_with_their_sentence(link):
