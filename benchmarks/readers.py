@@ -85,7 +85,7 @@ HOSTILE_FILES = {
     "xliff": [
         '<xliff version="1.2">…<trans-unit translate="no"><source>a',
         '<xliff version="2.0">…<segment><source>a</source></segment>',
-        '<xliff version="2.0"><segment … id="a"><source>a</source></segment></xliff>',
+        '<xliff version="2.0"><segment… … id="a"><source>a</source></segment></xliff>',
     ],
     "properties": ["…\\\n", "…a\\\n", "… \\\n", "…a=b\n", "a=…b \\\n", "a=…\\u0061", "a=b…\\"],
     "android": [
