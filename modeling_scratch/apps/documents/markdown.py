@@ -76,6 +76,10 @@ def _begin(source: str, written: str) -> str:
 _Joined = Callable[[Iterator[str]], str]  # given what is written of the next regions, returns a part of the text
 
 
+def _nothing(_: Iterator[str]) -> str:
+    return ""
+
+
 class _Reader:
     """
     Finds the regions of a text. The parser reports the lines of each block. It reports no positions within a block, so
@@ -155,7 +159,7 @@ class _Reader:
             rows.append([])
             for cell in row:
                 self._enter(cell, 0)
-                rows[-1].append(self.read())
+                rows[-1].append(self.read() if cell else ([], _nothing))
         self._enter(*outer)
 
         def joined(found: Iterator[str]) -> str:

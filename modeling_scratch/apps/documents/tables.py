@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from textwrap import dedent
 
 from markdown_it.rules_block import StateBlock
@@ -12,6 +12,8 @@ from markdown_it.rules_block import StateBlock
 _COLUMNS = re.compile(r" {0,3}--+(?: +--+)+ *")
 _RULE = re.compile(r" {0,3}-{3,} *")
 _GRID = re.compile(r" {0,3}\+(?:[:=-]{3,}\+)+ *")
+_OTHER_BLOCK = re.compile(r" {0,3}(?:>|(?:[-+*]|\d{1,9}[.)]|#{1,6})(?:\s|\Z))")  # a quote, list item or heading
+_CELLS_PER_CHARACTER = 2  # at most, since every short line has as many cells as there are columns
 # Whether the text that shows the alignment of a column touches the left and the right end of the dashes.
 _RIGHT, _CENTER, _DEFAULT = (False, True), (False, False), (True, True)
 
@@ -85,7 +87,7 @@ def _read(lines: _Lines) -> Table | None:
         head = lines.find(1, lambda line: not line.strip() or _is_dashes(line))
         is_table = 1 < head < len(lines) and _COLUMNS.fullmatch(lines[head])
     else:
-        head, is_table = 1, len(lines) > 2 and _COLUMNS.fullmatch(lines[1])
+        head, is_table = 1, len(lines) > 2 and _COLUMNS.fullmatch(lines[1]) and not _OTHER_BLOCK.match(lines[0])
     return _dashed(lines, head) if is_table else None
 
 
@@ -96,7 +98,8 @@ def _is_dashes(line: str) -> bool:
 def _dashed(lines: _Lines, head: int) -> Table | None:
     """
     A table with columns of dashes: simple, with a row on each line; or with rows of several lines, and empty lines
-    between the rows. `head` is the line of dashes under the header; 0: there is no header.
+    between the rows. `head` is the line of dashes under the header; 0: there is no header. One of far more cells than
+    characters has no rows, and stays.
     """
     dashes = [match.span() for match in re.finditer("-+", lines[head])]
     is_simple = head == 1  # such a table ends at an empty line, and others at a line of dashes before one
@@ -105,13 +108,20 @@ def _dashed(lines: _Lines, head: int) -> Table | None:
     count = last + is_closed
     if is_closed == is_simple or (count < len(lines) and lines[count].strip()):
         return None
+    block = lines.part(0, count)
+    if len(dashes) * count > _CELLS_PER_CHARACTER * len("\n".join(block)):
+        return Table([], block, lambda _: block)
     body = lines.part(head + 1, last)
+    ending = [""] * len(list(takewhile(lambda line: not line.strip(), reversed(body))))
     has_gaps = head > 1 or any(not line.strip() for line in body)
     groups = [lines.part(int(head > 1), head)] * (head > 0) + (_groups(body) if has_gaps else [[line] for line in body])
     cut = [[_parts(line, [start for start, _ in dashes]) for line in group] for group in groups]
     edges = [pair for group in cut for line in group for pair in pairwise(line)]
     if len(groups) <= (head > 0) or any(one[-1:].strip() and other[:1].strip() for one, other in edges):
         return None  # there are no rows, or a word is in two columns
+    # In CommonMark, these are paragraphs and a rule; and so they are if words seem to be in columns by chance.
+    if is_simple and 2 * sum(any(map(_is_apart, pairwise(line))) for [line] in cut) < len(cut):
+        return None
     rows = [["\n".join(map(str.strip, cell)).strip() for cell in zip(*group, strict=True)] for group in cut]
     columns = [
         (end - start, _sides([part[start * (index == 0) :].rstrip() for part in cell], end - start))
@@ -139,10 +149,16 @@ def _dashed(lines: _Lines, head: int) -> Table | None:
         between = [""] * has_gaps
         rest = [line for row in written[head > 0 :] for line in (*between, *row)][len(between) :]
         if head > 1:
-            return [full, *written[0], rule, *rest, "", full]
-        return [*written[0], rule, *rest] if head else [rule, *rest, rule]
+            return [full, *written[0], rule, *rest, *ending, full]
+        return [*written[0], rule, *rest] if head else [rule, *rest, *ending, rule]
 
-    return Table(rows, lines.part(0, count), layout)
+    return Table(rows, block, layout)
+
+
+def _is_apart(cells: tuple[str, str]) -> bool:
+    """Whether there is more than one space between two cells of a line, or before them."""
+    one, other = cells
+    return one[:1].isspace() or len(one) + len(other) - len(one.rstrip() + other.lstrip()) > 1
 
 
 def _groups(lines: Sequence[str]) -> list[list[str]]:

@@ -49,7 +49,6 @@ SEVERAL_LINES_TRANSLATED = """> --------------------------------
 >            SLEEPS++.
 >
 >  HIGH++     `code`           5++
->
 > --------------------------------
 >
 > TEXT++
@@ -159,6 +158,7 @@ def test_a_grid_with_a_cell_over_several_columns_stays():
     ("text", "read"),
     [
         ("A cat sleeps\n--- ---\nA dog.\n", ["A cat sleeps", "A dog."]),  # a word over the edge of a column
+        ("one two\n--- ---\nred dogs and\nmore here\n", ["one two", "red dogs and more here"]),  # a table in Pandoc
         ("-- --\n\nA cat\n", ["A cat"]),
         ("A dog.\n\n---\nA cat\n---\n", ["A dog.", "A cat"]),
         ("A cat\n-----\nsleeps\n", ["A cat", "sleeps"]),
@@ -168,3 +168,29 @@ def test_a_grid_with_a_cell_over_several_columns_stays():
 )
 def test_other_lines_of_dashes_are_no_tables(text, read):
     assert changed(text, "markdown") == (text, read)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("- Name   Role\n  ------ -----\n  Anna   dog\n- Next\n", ["Name Role", "Anna dog", "Next"]),
+        ("1. Name  Role\n   ----- -----\n   Anna  dog\n", ["Name Role", "Anna dog"]),
+        ("# Name  Role\n  ----- -----\n  Anna  dog\n", ["Name Role", "Anna dog"]),
+        ("> Name  Role\n  ----- -----\n  Anna  dog\n", ["Name Role", "Anna dog"]),
+    ],
+)
+def test_a_list_heading_or_quote_is_not_the_header_of_a_table(text, read):
+    assert changed(text, "markdown")[1] == read
+
+
+def test_a_table_of_far_more_cells_than_characters_stays():
+    """Each of its short lines has as many cells as the longest: 8 KB could have a million."""
+    table = f"aa{'  aa' * 999}\n--{'  --' * 999}\n" + "a\n" * 99
+    assert changed(f"A cat.\n\n{table}\nA dog.\n", "markdown", str.upper)[0] == f"A CAT.\n\n{table}\nA DOG.\n"
+
+
+def test_lines_before_the_closing_rule_stay():
+    table = SEVERAL_LINES.replace("5\n> ---", "5\n>\n> ---")
+    translated = SEVERAL_LINES_TRANSLATED.replace("5++\n> ---", "5++\n>\n> ---")
+    assert (table, translated) != (SEVERAL_LINES, SEVERAL_LINES_TRANSLATED)
+    assert changed(table, "markdown", longer)[0] == translated
