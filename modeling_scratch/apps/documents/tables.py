@@ -120,7 +120,8 @@ def _dashed(lines: _Lines, head: int) -> Table | None:
     if len(groups) <= (head > 0) or any(one[-1:].strip() and other[:1].strip() for one, other in edges):
         return None  # there are no rows, or a word is in two columns
     # In CommonMark, these are paragraphs and a rule; and so they are if words seem to be in columns by chance.
-    if is_simple and 2 * sum(any(map(_is_apart, pairwise(line))) for [line] in cut) < len(cut):
+    filled = [line for [line] in cut if "".join(line[1:]).strip()] if is_simple else []
+    if is_simple and 2 * sum(any(map(_is_apart, pairwise(line))) for line in filled) < max(len(filled), 1):
         return None
     rows = [["\n".join(map(str.strip, cell)).strip() for cell in zip(*group, strict=True)] for group in cut]
     columns = [

@@ -144,6 +144,11 @@ def test_columns_are_as_wide_as_the_translation_and_aligned_as_before(table, tra
     assert changed(table, "markdown", longer)[0] == translated
 
 
+def test_rows_may_have_only_their_first_cell():
+    text = "Name   Role\n------ ----\nAnna\nBen\nCarl\nDora   dog\n"
+    assert changed(text, "markdown") == (text, ["Name", "Role", "Anna", "Ben", "Carl", "Dora", "dog"])
+
+
 def test_references_in_cells_are_those_of_the_document():
     text = "Name     Meaning\n-------- ---------\n[low][r] a \\* b\n\n[r]: http://x.y\n"
     assert changed(text, "markdown") == (text, ["Name", "Meaning", "low", "a * b"])
@@ -159,6 +164,7 @@ def test_a_grid_with_a_cell_over_several_columns_stays():
     [
         ("A cat sleeps\n--- ---\nA dog.\n", ["A cat sleeps", "A dog."]),  # a word over the edge of a column
         ("one two\n--- ---\nred dogs and\nmore here\n", ["one two", "red dogs and more here"]),  # a table in Pandoc
+        ("one\n--- ---\nred\n", ["one", "red"]),
         ("-- --\n\nA cat\n", ["A cat"]),
         ("A dog.\n\n---\nA cat\n---\n", ["A dog.", "A cat"]),
         ("A cat\n-----\nsleeps\n", ["A cat", "sleeps"]),
