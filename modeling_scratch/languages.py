@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from langcodes import Language
 
-# Languages that put no spaces between words or sentences.
+# Languages that are always scored as ones without spaces between words; of others, the text decides.
 WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
+# Scripts of most of whose letters `_WITHOUT_SPACES` is true (below; in regex 2026.11), and those that combine them.
+_SCRIPTS_WITHOUT_SPACES = (
+    "Ahom Bali Batk Bopo Brah Cham Diak Gran Hani Hira Java Kana Khmr Lana Laoo Maka Mymr Nshu Tale Talu Tang Tavt "
+    "Thai Tibt Yiii Hanb Hans Hant Hrkt Jpan"
+)
 
 
 @cache
@@ -55,6 +60,13 @@ def likely_locale(tag: str) -> tuple[str, str, str] | None:
         return None
     likely = language.maximize()
     return likely.language or "", likely.script or "", likely.territory or ""
+
+
+@cache
+def has_spaces(tag: str) -> bool:
+    """Whether there are spaces between sentences in a language, by its most likely script; true if it is unknown."""
+    likely = likely_locale(tag)
+    return likely is None or likely[1] not in _SCRIPTS_WITHOUT_SPACES.split()
 
 
 def is_written_language(tag: str) -> bool:

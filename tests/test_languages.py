@@ -1,8 +1,17 @@
 """Language tags as recipes, tokenizers and the Hub write them."""
 
 import pytest
+import regex
 
-from modeling_scratch.languages import base_language, is_same_language, language_code, language_codes, language_name
+from modeling_scratch.languages import (
+    base_language,
+    has_spaces,
+    is_same_language,
+    language_code,
+    language_codes,
+    language_name,
+    mostly_without_spaces,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +34,14 @@ def test_a_tag_has_an_iso_639_code_and_a_name(tag, code, name):
 def test_several_tags_have_codes_or_none_has():
     assert language_codes(["en", "pt-BR", "en"]) == ["en", "pt"]
     assert language_codes(["en", "xx"]) == []
+
+
+@pytest.mark.parametrize("script", ["Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Lana", "Tale", "Hani", "Hira", "Yiii"])
+def test_letters_of_scripts_without_spaces_may_be_broken_apart(script):
+    """By Unicode's Line_Break, in regex 2026.11."""
+    letters = "".join(regex.findall(rf"(?=\p{{L}})\p{{Script={script}}}", "".join(map(chr, range(0x20, 0x20000)))))
+    assert mostly_without_spaces(letters)
+    assert not has_spaces(f"de-{script}")
 
 
 def test_all_tags_of_a_language_have_the_same_base():

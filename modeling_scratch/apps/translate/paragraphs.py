@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...languages import WITHOUT_SPACES, base_language, is_translatable
+from ...languages import base_language, has_spaces, is_translatable
 from .kept_words import KEPT, KeptWords
 
 # Where sentencex cuts but should not: in names such as .NET or System.IO.File, before parameters in addresses, and
@@ -106,7 +106,7 @@ def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
     """Join parts that were cut within a name or after an ordinal."""
     held = ""
     for part in parts:
-        is_name = held.endswith((".", "?")) and language not in WITHOUT_SPACES and _REST_OF_NAME.match(part)
+        is_name = held.endswith((".", "?")) and has_spaces(language) and _REST_OF_NAME.match(part)
         is_ordinal = language == "de" and _ORDINAL.search(held[-40:])
         if held and not (is_name or is_ordinal):
             yield held
@@ -118,11 +118,11 @@ def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
 
 def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[Piece]:
     """The translated pieces, with a space between sentences or none, as the target language requires."""
-    spaceless, written = base_language(language) in WITHOUT_SPACES, []
+    space, written = " " * has_spaces(language), list[Piece]()
     for index, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
         if piece.sentence and index + 1 < len(pieces) and (after == " " or not after + pieces[index + 1].before):
-            after = "" if spaceless else " "
+            after = space
         written.append(Piece(piece.before, translation, after))
     return written
 

@@ -12,6 +12,9 @@ from modeling_scratch.apps.translate.paragraphs import Translated, cut, translat
 from modeling_scratch.commands import translate
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
+# By CLDR's likely scripts: Chinese languages, Japanese, Thai, Northern Thai, Lao, Khmer, Burmese, Shan, Mon, Lü, Tai
+# Nüa, Tibetan, Dzongkha and Yi.
+WITHOUT_SPACES = "zh cmn yue wuu lzh hak gan nan ja th nod lo km my shn mnw khb tdd bo dz ii"
 ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g. I don't)."
 
 
@@ -64,6 +67,8 @@ def test_a_long_paragraph_has_the_sentences_that_sentencex_finds():
         ("One.\n\nTwo.", ("en", "ja"), "<One.>\n\n<Two.>"),
         ("一。二。", ("zh", "en"), "<一。> <二。>"),
         ("一。二。", ("zh", "ja"), "<一。><二。>"),
+        *(("One. Two.", ("en", tag), "<One.><Two.>") for tag in WITHOUT_SPACES.split()),
+        *(("One. Two.", ("en", tag), "<One.> <Two.>") for tag in ("ko", "vi", "nan-Latn", "jv", "ROMANCE")),
     ],
 )
 def test_spaces_between_sentences_are_those_of_the_target_language(text, languages, expected):

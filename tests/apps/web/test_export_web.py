@@ -271,6 +271,18 @@ def test_the_page_cuts_text_as_the_service_does(language):
     ]
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_puts_spaces_between_sentences_as_the_service_does():
+    tags = ["de", "de-AT", "ko", "vi", "ROMANCE", "zh", "zh-TW", "wuu", "hak", "th", "shn", "dz", "ja"]
+    script = f"""
+        import {{ placed }} from {json.dumps((PAGE / "text.js").as_uri())};
+        const parts = [["A.", true], [" ", false], ["B.", true]];
+        const joined = (tag) => placed(parts, tag).map(({{ text }}) => text).join("");
+        console.log(JSON.stringify({json.dumps([*tags, None])}.map((tag) => joined(tag ?? undefined))));
+    """
+    assert node("--input-type=module", "-e", script) == ["A. B."] * 5 + ["A.B."] * 8 + ["A. B."]
+
+
 @needs_runtime
 def test_words_are_linked_to_source_words_despite_invisible_characters(in_one_process):
     one, plain = in_one_process["translations"][-3:-1]

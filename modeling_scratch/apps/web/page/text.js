@@ -2,10 +2,24 @@
 
 const TRANSLATABLE = /[\p{L}\p{N}]/u; // as `is_translatable` in languages.py
 const NUMBER = /^\d+(\.\d+)*\.\s+$/; // of a heading or a list item
-const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
+const SCRIPTS_WITHOUT_SPACES = new Set( // as in languages.py
+  (
+    "Ahom Bali Batk Bopo Brah Cham Diak Gran Hani Hira Java Kana Khmr Lana Laoo Maka Mymr Nshu Tale Talu Tang Tavt " +
+    "Thai Tibt Yiii Hanb Hans Hant Hrkt Jpan"
+  ).split(" "),
+);
 
 // The language without region, de for de-AT: browsers know its code even if they reject the tag.
 export const base = (tag) => tag?.split("-")[0].toLowerCase() || undefined;
+
+// Whether there are spaces between sentences in a language, by its most likely script; true if it is unknown.
+export function hasSpaces(tag) {
+  try {
+    return !SCRIPTS_WITHOUT_SPACES.has(new Intl.Locale(base(tag)).maximize().script);
+  } catch {
+    return true; // not a language
+  }
+}
 
 // Cuts a text into sentences, or into lines for a model without languages, and the parts between them: [text, is a
 // sentence]. Only sentences go to the model.
@@ -33,7 +47,7 @@ export function cut(text, { languages, hasSentences, takesAnyText, keptWords }) 
 
 // The parts with offsets, { text, start, isSentence }, and with spaces between sentences if the target language has any.
 export function placed(parts, target) {
-  const isSpaceless = WITHOUT_SPACES.has(base(target));
+  const isSpaceless = !hasSpaces(target);
   const found = [];
   let start = 0;
   parts.forEach(([text, isSentence], index) => {
