@@ -74,6 +74,7 @@ HOSTILE_MARKUP = {
 }
 # Files as they are written: what precedes a pattern, the pattern, what follows, another pattern, and so on.
 HOSTILE_FILES = {
+    "html": ["…<sup><a href='#'>a</a></sup>", "…<sup>", "…<a href='#'><sup>", "<sup>[…a "],
     "markdown": ["…aa  …\n…--  …\n…a\n…\n", "----\n…aa  …\n…--  …\n…a\n…\n----\n"],
     "po": [
         'msgid ""\n…"a"\n',

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Annotated, Any, Literal
@@ -130,7 +131,8 @@ def main(
             raise UserError(f"{text} is a file, not a model; to translate it: --input {shlex.quote(text)}")
         input, output = (None if name == "-" else name for name in (input, output))
         if format is None and input is not None and features_column is None:
-            format = format_of(input, "; if it is text with a sentence on each line, add --format lines")
+            advice = "; if it is text with a sentence on each line, add --format lines"
+            format = format_of(input, advice, _beginning(Path(input)))
         has_columns = scores or confidence or n_best or alignments
         _check_options(input, output, length_penalty, format, has_columns, language)
         _check_features(features, features_column, format, alignments)
@@ -195,6 +197,15 @@ def main(
                 conditions = Features(features or "", features_column)
                 more = (keep_going, quiet, size, conditions, confidence, kept)
                 translate_lines(path, file, translator, settings, *columns, *more)
+
+
+def _beginning(path: Path) -> bytes:
+    """The first bytes of a file; none of what can be read only once, or cannot be read, which is told later."""
+    try:
+        with path.open("rb") if path.is_file() else BytesIO() as file:
+            return file.read(8)
+    except (OSError, ValueError):
+        return b""
 
 
 def _check_input(path: Path) -> None:

@@ -54,23 +54,31 @@ _TEXT = (
     "target tc test text tgt tok train trans translation translations trg true truecased txt utf v val valid"
 )
 _NUMBERED = re.compile(r"([a-z]*)[-_]?(?:\d[\d_-]*[km]?)?")
-# Codes of languages that are also endings of programs (in the table of Pygments 2.19), translations of Qt, lyrics and
-# copies. Those of three letters that Python knows a type of files for are no languages either, such as .bin.
-_NO_LANGUAGES = {"ada", "asm", "bak", "bas", "lrc", "lua", "mac", "sas", "sh", "ts"}
+# Codes of languages that are also endings of programs, translations of Qt, lyrics and copies. Those of three letters
+# are all that are in the table of Pygments 2.21, without .pan (Punjabi); those that Python knows a type of files for
+# are no languages either, such as .bin. Other codes of two letters are endings of programs, too, but text in the
+# language is as likely: .gv, .mk, .ml, .pl, .ps, .st, .tt and more. Of these, only what begins as a program is refused.
+_NO_LANGUAGES = (
+    "ada asm bak bas bbc bug cps fan geo hbs kal ksh lrc lua mac mak man mao mos prg rkt run sas sco sh swg ts wls"
+)
+# How scripts, PostScript and manual pages (such as .1) begin.
+_PROGRAM = re.compile(rb"""#!|%!PS|\.(?:TH|Dd)\s|[.']\\\"""")
 # XLIFF of Trados, memoQ, Phrase and Wordfast.
 _XLIFF_OF_PROGRAMS = (".sdlxliff", ".mqxliff", ".mxliff", ".txlf")
 
 
-def format_of(name: str, advice: str = "") -> str | None:
+def format_of(name: str, advice: str = "", begins: bytes = b"") -> str | None:
     """
     The format of a file, by the end of its name, before which or after which may be a language, as in page.html.de;
     None: it may be lines of text, since its name has no ending, or one of text, such as a language or a number.
 
     Args:
         advice: how the message ends about a format that is not read at all.
+        begins: with what the file begins, which may be a program whose name ends as a language or a number.
 
     Raises:
-        UserError: the ending is another one. A file with structure would be ruined if its lines were translated.
+        UserError: the ending is another one, or it is a program. A file with structure would be ruined if its lines
+            were translated.
     """
     lower = PurePath(name).name.lower()
     stem, _, ending = lower.rpartition(".")
@@ -85,7 +93,8 @@ def format_of(name: str, advice: str = "") -> str | None:
             how += ", or add --format xliff, which fills empty targets and leaves everything else"
         raise UserError(f"{name}: {problem}; {how}")
     is_text = (match := _NUMBERED.fullmatch(ending)) is not None and match[1] in ("", *_TEXT.split())
-    if not stem or " " in ending or is_text or is_language:
+    is_program = _PROGRAM.match(begins) is not None and not (is_text and match and match[1])
+    if (not stem or " " in ending or is_text or is_language) and not is_program:
         return None
     known = ", ".join(ending for described in FORMATS.values() for ending in described.endings)
     raise UserError(
@@ -97,4 +106,4 @@ def format_of(name: str, advice: str = "") -> str | None:
 def _is_language(ending: str) -> bool:
     types = MimeTypes(filenames=())  # not those of this machine
     has_type = len(ending) == 3 and types.guess_type(f"a.{ending}", strict=False)[0] is not None
-    return is_written_language(ending) and ending not in _NO_LANGUAGES and not has_type
+    return is_written_language(ending) and ending not in _NO_LANGUAGES.split() and not has_type

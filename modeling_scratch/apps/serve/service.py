@@ -280,7 +280,7 @@ class Service:
         if len(file.content) > self.limits.file_bytes:
             raise HTTPException(413, f"Invalid request: the file is larger than {self.limits.file_bytes:,} bytes")
         try:
-            format = format_of(file.name) or "text"
+            format = format_of(file.name, begins=file.content[:8]) or "text"
         except UserError as error:
             advice = "if it is plain text, let its name end in .txt"
             raise HTTPException(400, f"Invalid request: file format not supported: {error}; {advice}") from None

@@ -245,7 +245,8 @@ def test_the_name_of_a_file_gives_its_format(run, tmp_path):
 
 CORPORA = (
     "train.de newstest2014-deen-src.en test.spm.de train.tok.bpe.32000.en test.bpe32k deu_Latn.devtest x.zh-CN x.pt_BR "
-    "europarl-v7.de-en x.eng x.yue x.nds x.tl x.src x.ref0 x.hyp x.tok file.v1 x.2026-01-31 book.TXT part-00000 .de 63"
+    "europarl-v7.de-en x.eng x.yue x.nds x.tl x.src x.ref0 x.hyp x.tok file.v1 x.2026-01-31 book.TXT part-00000 .de 63 "
+    "x.ps x.ml x.mk x.pan"
 )
 
 
@@ -256,7 +257,7 @@ def test_names_of_corpora_are_those_of_text(name):
 
 OTHERS = (
     "lrc asciidoc adoc rest rst typ textile docbook jats mhtml ics csv doc tex bin ksh lua h5 mp3 ts sh c 7z po.bak "
-    "de~ xml opml vcf ass ini"
+    "de~ xml opml vcf ass ini hbs rkt mak cps geo prg swg wls run"
 )
 
 
@@ -265,6 +266,30 @@ def test_files_that_are_not_known_to_be_text_are_refused(ending):
     """Among them are endings that are also codes of languages in ISO 639-3, such as .doc, .lrc, .tex and .typ."""
     with pytest.raises(UserError, match=rf"x\.{ending}: files of this kind .* \.txt.* \.html, "):
         format_of(f"x.{ending}")
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("x.ps", "%!PS-Adobe-3.0"),
+        ("x.pl", "#!/usr/bin/perl"),
+        ("configure", "#!/bin/sh"),
+        ("x.1", ".TH X 1"),
+        ("x.1", ".Dd May 1"),
+        ("x.8", '.\\" A comment'),
+        ("x.1", "'\\\" t"),
+    ],
+)
+def test_a_program_or_manual_page_is_not_read_as_lines_of_text(name, begins, run, tmp_path):
+    """Their endings are also codes of languages (Pashto, Polish) and numbers of parts of a corpus."""
+    path = tmp_path / name
+    path.write_text(f"{begins}\nA cat\n")
+    code, output, stderr = run(input=str(path))
+    assert (code, output, stderr.count("\n")) == (2, b"", 1)
+    assert "are not translated" in stderr
+    path.write_text("A cat.\n")
+    assert format_of(name, begins=path.read_bytes()) is None
+    assert format_of(f"{name}.txt", begins=begins.encode()) is None
 
 
 def test_a_language_may_follow_the_ending_of_a_document():

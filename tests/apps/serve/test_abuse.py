@@ -4,6 +4,7 @@ import json
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ class Clients:
 
     def __init__(self, url: str, expected: dict[str, str]):
         self.url, self.expected, self.random = f"{url}/translate", expected, random.Random(0)
-        self.held = ExitStack()
+        self.held, self.waiting = ExitStack(), list[socket.socket]()
 
     def good(self):
         some = self.random.sample(SENTENCES, self.random.randint(1, 3))
@@ -86,10 +87,19 @@ class Clients:
         return True
 
     def slow(self):
-        """A client that sends nothing more until the others have finished."""
+        """A client that sends nothing more until the others have finished: see `ended`."""
         client = self.held.enter_context(connected(self.url.removesuffix("/translate")))
         client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        self.waiting.append(client)
         return True
+
+    def ended(self) -> set[bytes]:
+        """How the service answers slow clients that end in the middle of a request; nothing: it hangs up."""
+        answers = set()
+        for client in self.waiting:
+            client.shutdown(socket.SHUT_WR)
+            answers.add(client.recv(12))
+        return answers
 
 
 def test_a_service_withstands_ten_thousand_requests(folder, service):
@@ -105,6 +115,7 @@ def test_a_service_withstands_ten_thousand_requests(folder, service):
             answers += zip(some, threads.map(lambda kind: getattr(clients, kind)(), some), strict=True)
             if len(answers) == WARM_UP:
                 warm = memory(process)
+        assert clients.ended() <= {b"", b"HTTP/1.1 400"}
     assert {kind for kind, is_right in answers if not is_right} == set()
     assert memory(process) / warm < 1.05
     assert json.loads(get(f"{url}/health")) == {"status": "ok"}
