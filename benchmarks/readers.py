@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.format_flags import LANGUAGES
 from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
 from modeling_scratch.data.local_files import read_lines, read_table
 from modeling_scratch.errors import UserError
@@ -72,6 +73,24 @@ HOSTILE_MARKUP = {
         "<text:a>b</text:a>",
     ],
 }
+# Of reStructuredText, in a message.
+REST = [
+    "*a ",
+    "**a ",
+    "**a *b ",
+    "**a *b* ",
+    "`a ",
+    "``a ",
+    ":a:`b",
+    "|a ",
+    "[a ",
+    "a_ ",
+    "a-",
+    ":a:",
+    "\\\\",
+    "`a <b",
+    "*",
+]
 # Files as they are written: what precedes a pattern, the pattern, what follows, another pattern, and so on.
 HOSTILE_FILES = {
     "html": ["…<sup><a href='#'>a</a></sup>", "…<sup>", "…<a href='#'><sup>", "<sup>[…a "],
@@ -82,6 +101,25 @@ HOSTILE_FILES = {
         '…msgid "a"\nmsgstr ""\n',
         'msgid…""',
         '…msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\n',
+        *(f'#: a.rst\nmsgid "…{each}…"\nmsgstr ""\n' for each in REST),
+        *(
+            f'#, {language}-format\nmsgid "{begins}"\nmsgstr ""\n'
+            for language in LANGUAGES
+            for begins in (
+                "%…0…",
+                "%1$…0…",
+                "%…h…",
+                "~…1…",
+                "~…'…",
+                "~…'~…",
+                "{a…[1]…",
+                "{…{a}…",
+                "$…{…",
+                "%<…a…",
+                "%{…0…",
+                "%…'%…",
+            )
+        ),
     ],
     "json": ["…[", '…{"a":', '["…\\u0061', '["…\\"', "…1", '[""…,"a"', "[…  "],
     "xliff": [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import UserError
-from ...languages import is_same_language
+from ...languages import is_same_language, language_code, likely_locale
 from ..translate.kept_words import ADDRESSES, KeptWords
 from ..translate.marked_text import BEFORE_WORD, Markup, Text, Token
 from .document import Document
@@ -28,7 +28,7 @@ _TAG = re.compile(
 # A placeholder such as %s, after its percent sign. Several without numbers stand for arguments in their order, so each
 # gets a number, marked by a character for private use, which is removed if it was not needed.
 CONVERSION = (
-    r"[-+ 0#'I]*(?:[0-9]+|\*(?:[0-9]+\$)?)?(?:\.(?:\*(?:[0-9]+\$)?|[0-9]*))?"
+    r"[-+ 0#'I]*+(?:[0-9]++|\*(?:[0-9]++\$)?)?(?:\.(?:\*(?:[0-9]++\$)?|[0-9]*+))?"
     r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpr@]|<PRI[diouxX][A-Z0-9]+>)"
 )
 _NUMBERED = re.compile(rf"\ue000([0-9]+)\$({CONVERSION})")
@@ -125,10 +125,13 @@ def check_language(text: str, position: int, stated: str | None, target: str | N
     Raise UserError, with the number of the line, if the file states another language than that of the translation.
 
     Args:
-        stated: the language of its translations; None, or empty: it states none.
+        stated: the language of its translations; None, empty, or no language: it states none.
         target: that of the translation; None: unknown.
     """
-    if stated and target and not is_same_language(stated, target):
+    if not stated or not target or language_code(stated) is None or (likely := likely_locale(target)) is None:
+        return
+    # A model for sr writes Cyrillic letters, though its tag does not say so: sr-Latn is not for it.
+    if not is_same_language(stated, f"{likely[0]}-{likely[1]}" if re.search("-(?:Latn|Cyrl)\\b", stated) else target):
         problem = f"the file is for translations into {stated}, but the model translates into {target}"
         raise error_at(text, position, f"{problem}; use a model for {stated}, or a file for {target}")
 

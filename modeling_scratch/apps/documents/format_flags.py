@@ -50,6 +50,12 @@ class Placeholders:
             for raw, match in zip(raws, matches, strict=True)
         )
 
+    def values(self, text: str) -> list[str]:
+        """The placeholders of a text that stand for arguments, as they are written."""
+        names = ("escape", "bare", "open", "close")
+        matches = self.pattern.finditer(text) if self.arguments(text) is not None else ()
+        return [match.group() for match in matches if not any(match.groupdict().get(name) for name in names)]
+
     def can_number(self, text: str) -> bool:
         """Whether the placeholders of a text may get numbers to stand in another order."""
         found = (match.group() for match in self.pattern.finditer(text) if _is_next(match))
@@ -76,16 +82,17 @@ def _is_next(match: re.Match[str]) -> bool:
     return not (match["escape"] or match["bare"] or match["argument"] or is_quote)
 
 
-_NUMBER = r"[0-9]+\$"
-_WIDTH = r"(?:[0-9]+|\*(?:[0-9]+\$)?)?"
-_PRECISION = r"(?:\.(?:\*(?:[0-9]+\$)?|[0-9]*))?"
-_SIZE = r"(?:I64|wf?[0-9]+|[hlLqjzt])*"
+# Flags, width and precision may all be digits: none gives back what it has read (*+), so that the time is linear.
+_NUMBER = r"[0-9]++\$"
+_WIDTH = r"(?:[0-9]++|\*(?:[0-9]++\$)?)?"
+_PRECISION = r"(?:\.(?:\*(?:[0-9]++\$)?|[0-9]*+))?"
+_SIZE = r"(?:I64|wf?[0-9]++|[hlLqjzt])*+"
 
 
 def _printf(
     conversions: str,
     argument: str = _NUMBER,
-    flags: str = "[-+ 0#]*",
+    flags: str = "[-+ 0#]*+",
     size: str = _SIZE,
     escapes: str = "%",
     has_numbers: bool = False,
@@ -103,17 +110,20 @@ def _other(placeholder: str, bare: str = r"(?!)", escape: str = r"(?!)", **optio
 
 _C = _printf(
     r"[diouxXbBeEfFgGaAcCsSpn@]|<PRI[diouxX][A-Z0-9]+>",
-    flags="[-+ 0#'I]*",
+    flags="[-+ 0#'I]*+",
     escapes="%m",
     has_numbers=True,
     is_text_if_bare=True,
 )
 # With text in braces in the braces, as in {:>{width}}; a name or a number comes first.
-_BRACES = _other(r"\{(?P<argument>[^{}:!]+)?[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", r"[{}]", r"\{\{|\}\}")
+_BRACES = _other(r"\{(?P<argument>[^{}:!]++)?[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}", r"[{}]", r"\{\{|\}\}")
 _PERCENT_DIGITS = _other(r"%(?P<argument>L?(?:n|[0-9]{1,2}))")
 # The simple ones; a loop or a choice such as ~{ or ~[ is a "~" on its own.
 _TILDE = _other(
-    r"~(?P<argument>(?!))?(?:[-+]?[0-9]+|,|'.)*[@:]*[aAbBcCdDeEfFgGoOpPrRsSwWxX$%&|]", "~", "~~", allows_bare=False
+    r"~(?P<argument>(?!))?(?:[-+]?[0-9]++|,|'[^~])*+[@:]*+[aAbBcCdDeEfFgGoOpPrRsSwWxX$%&|]",
+    "~",
+    "~~",
+    allows_bare=False,
 )
 
 # By what precedes "-format" in a flag. These are the languages of gettext, in the order of its format_language
@@ -127,27 +137,28 @@ LANGUAGES = {
     "python-brace": _BRACES,
     "java": _other(r"\{(?P<argument>\s*[0-9]+)\s*(?:,\s*[a-z]+)?", "[{}]", "''|'[^']*(?:'|$)", is_markup=False),
     "java-printf": _printf(
-        "[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]+\$|<", "[-#+ 0,(]*", "", "%n", has_numbers=True
+        "[bBhHsScCdoxXeEfgGaA]|[tT][A-Za-z]", r"[0-9]++\$|<", "[-#+ 0,(]*+", "", "%n", has_numbers=True
     ),
     "csharp": _BRACES,
     "javascript": _printf("[bcdeEfFgGijoOsuxX]", size="", has_numbers=True),
     "scheme": _TILDE,
     "lisp": _TILDE,
     "elisp": _printf("[sSdioxXcfeg]", size="", has_numbers=True),
-    "librep": _printf("[sSdxXoc]", flags=r"[-+ 0^]*", size="", has_numbers=True),
+    "librep": _printf("[sSdxXoc]", flags=r"[-+ 0^]*+", size="", has_numbers=True),
     "rust": _BRACES,
     "go": _other(
-        r"%(?P<argument>(?!))?[-+# 0]*(?:\[[0-9]+\])?(?:[0-9]+|\*)?(?:\.(?:\[[0-9]+\])?(?:[0-9]+|\*)?)?(?:\[[0-9]+\])?"
+        r"%(?P<argument>(?!))?[-+# 0]*+(?:\[[0-9]++\])?(?:[0-9]++|\*)?"
+        r"(?:\.(?:\[[0-9]++\])?(?:[0-9]++|\*)?)?(?:\[[0-9]++\])?"
         "[vTtcUsqeEfFgGOdobxX]",
         "%",
         "%%",
     ),
-    # %<name>d, %{name}
+    # %<name>d, %-5<name>d, %{name}
     "ruby": _other(
-        r"%(?P<argument>[-+ 0#]*[0-9]*(?:[0-9]+\$|<[^<>]*>|(?P<whole>\{[^{}]*\})))?"
-        rf"(?(whole)|[-+ 0#]*{_WIDTH}{_PRECISION}[spcdiuoxXbBfgGeEaA])",
+        r"%(?P<argument>[-+ 0#]*+(?:[0-9]++\$|[0-9]*+(?:<[^<>]*+>|(?P<whole>\{[^{}]*+\}))))?"
+        rf"(?(whole)|[-+ 0#]*+{_WIDTH}{_PRECISION}[spcdiuoxXbBfgGeEaA])",
         "%",
-        f"%[-+ 0#]*{_WIDTH}{_PRECISION}%",
+        f"%[-+ 0#]*+{_WIDTH}{_PRECISION}%",
     ),
     "sh": _other(r"\$(?P<argument>[A-Za-z_][A-Za-z0-9_]*|\{[^{}]*\})", r"\$"),
     "sh-printf": _printf("[csdiouxXeEfFgGaA]", size="", has_numbers=True),
@@ -162,21 +173,21 @@ LANGUAGES = {
     "kde-kuit": _other("%(?P<argument>[0-9]+)"),
     # %1%, %|2$5|
     "boost": _other(
-        r"%(?P<argument>(?P<whole>[0-9]+%)|\|?[0-9]+\$)?"
-        rf"(?(whole)|\|?[-+ 0#'_=hl]*{_WIDTH}{_PRECISION}[hlL]*(?:[cCsSidouxXeEfgGptn]\|?|T.\|?|\|))",
+        r"%(?P<argument>(?P<whole>[0-9]++%)|\|?[0-9]++\$)?"
+        rf"(?(whole)|\|?[-+ 0#'_=hl]*+{_WIDTH}{_PRECISION}[hlL]*(?:[cCsSidouxXeEfgGptn]\|?|T.\|?|\|))",
         "%",
         "%%",
     ),
     "tcl": _printf("[diuoxXcsfeEgG]", has_numbers=True),
     "perl": _printf(
         "[cs_piDduUbBoOxXeEfFgGn]",
-        r"[1-9][0-9]*\$",
-        r"[-+ 0#]*(?:\*?v|\*[0-9]+\$v)?",
+        r"[1-9][0-9]*+\$",
+        r"[-+ 0#]*+(?:\*?v|\*[0-9]+\$v)?",
         "(?:ll|I64|I32|[hlLqVI])?",
         has_numbers=True,
     ),
     "perl-brace": _other(r"\{(?P<argument>[A-Za-z_][A-Za-z0-9_]*)\}"),
-    "php": _printf("[bcdeEfFgGosuxX]", flags="(?:[-+ 0]|'.)*", size="", has_numbers=True),
+    "php": _printf("[bcdeEfFgGosuxX]", flags="(?:[-+ 0]|'[^%])*+", size="", has_numbers=True),
     # %qT, %<quoted%>, %r coloured%R
     "gcc-internal": _other(
         r"(?P<open>%[<r{])|(?P<close>%[>R}])"

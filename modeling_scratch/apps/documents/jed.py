@@ -1,5 +1,6 @@
 """Jed's JSON: gettext's messages for programs in JavaScript, as jed 1.1 reads them."""
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
@@ -8,8 +9,10 @@ from typing import Any
 from ...languages import is_same_language
 from ..translate.kept_words import KeptWords
 from .catalogs import Entry
-from .plural_forms import count_of, numbers_of, plural_forms_of
+from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, source_of
 from .regions import Region
+
+logger = logging.getLogger(__name__)
 
 Keys = tuple[str | None, ...]  # the first four of those to a string; None: in an array
 
@@ -67,18 +70,22 @@ def _plural(
     text: str, places: list[tuple[int, int]], forms: str, region: Callable[[int, int], Region], kept: KeptWords
 ) -> Iterator[Entry]:
     """
-    The strings of a message with a plural, of which the first is for the number 1 and the last for many. A form gets
-    the translation of the first if it is for 1 alone or, if the first shows its number, also for 1, 21, 31, ...
+    The strings of a message with a plural, of which the first is for the number 1 and the last for many. They stay if a
+    form would say a wrong number, see `source_of`.
     """
     raws, last = [text[start:end] for start, end in places], places[-1]
-    shown = [sorted(raw[start:end] for start, end in kept.spans(raw)) for raw in (raws[0], raws[-1])]
-    count = 0
-    for count in range(1, (count_of(forms) or 2) + 1):
-        numbers = numbers_of(forms).get(count - 1, set())
-        is_singular = numbers == {1} or (1 in numbers and 2 not in numbers and shown[0] == shown[1])
-        found = region(*(places[0] if is_singular else last))
-        if count <= len(places):
-            yield Entry(*places[count - 1], region=found)
+    shown = [[raw[start:end] for start, end in kept.spans(raw)] for raw in (raws[0], raws[-1])]
+    values = [[each for each in found if is_value(each)] for found in shown]
+    count = count_of(forms) or 2
+    sources = [source_of(numbers_of(forms).get(number, set()), *values) for number in range(count)]
+    if None in sources:
+        line = text.count("\n", 0, places[0][0]) + 1
+        logger.info(f"line {line:,}: left as it is: a plural form stands for several numbers, and no text shows which")
+        return
+    for number, source in enumerate(sources):
+        found = region(*(places[0] if source == "singular" else last))
+        if number < len(places):
+            yield Entry(*places[number], region=found)
         else:
             yield Entry(last[1] + 1, last[1] + 1, lambda written: f', "{written}"', found)
     if count < len(places):

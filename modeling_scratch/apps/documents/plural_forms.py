@@ -2,7 +2,10 @@
 
 import gettext
 import re
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
 from ...languages import base_language
 
@@ -23,6 +26,11 @@ _PLURALS = {
     "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
 }
 _NUMBERS = range(1001)  # that decide what a plural form stands for; all rules repeat after at most 100, except millions
+# A placeholder of a number by its type: %d, %<PRIu64>, Qt's %n, Lisp's ~D, Java's {0,number}; not %td, a day in Java,
+# or %vd, a version in Perl. And words in names of counts, as in {n}, %(file_count)s, ${numFiles}.
+_NUMBER_TYPE = re.compile(r"[%~][^{}]*(?:(?<![tTv])[diuDU]|<PRI[diu][A-Z0-9]+>)|%L?n|\{\s*\w+\s*,\s*number\b.*")
+_COUNTS = {"n", "num", "count", "counter", "quantity"}
+_IS_VALUE = re.compile(r"%(?!%).+|[#$%@]?\{.*\}|\$\w+\$?|:[a-z]\w*", re.DOTALL)
 
 
 def plural_forms_of(target: str | None) -> str | None:
@@ -53,3 +61,39 @@ def numbers_of(declared: str) -> dict[int, set[int]]:
     except (ValueError, ArithmeticError):
         return numbers_of("")
     return numbers
+
+
+def is_value(kept: str) -> bool:
+    """Whether a kept word is a placeholder, rather than an address, a tag, an escape or the name of something."""
+    return _IS_VALUE.fullmatch(kept) is not None
+
+
+def _is_number(placeholder: str) -> bool:
+    name = re.match(r"\W*([A-Za-z_]\w*)", placeholder)
+    words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name[1]) if name else []
+    return _NUMBER_TYPE.fullmatch(placeholder) is not None or any(word.lower() in _COUNTS for word in words)
+
+
+def source_of(
+    numbers: set[int], singular: Sequence[str], plural: Sequence[str], is_typed: bool = False
+) -> Literal["singular", "plural"] | None:
+    """
+    The text of which a plural form is the translation; None: neither can be right.
+
+    A text without the number, such as "One bowl" or "A bowl for {name}", is right only for the number 1, but some forms
+    stand for several: that of 1 in Russian also for 21, in French also for 0. There, the singular must show the number
+    ("%d bowl"), or else the plural ("%d bowls"). A placeholder of both texts is the number only if its type or its name
+    says so, since {0} and %s may be anything; one of the plural alone is, since a singular may leave out nothing else.
+
+    Args:
+        numbers: those that the form stands for.
+        singular, plural: the placeholders of the two texts.
+        is_typed: whether all placeholders for numbers have a type that says so.
+    """
+    one, many = (Counter(filter(_is_number, found)) for found in (singular, plural))
+    is_added = not is_typed and bool(Counter(plural) - Counter(singular))
+    if numbers == {1} or (1 in numbers and 2 not in numbers and one and one == many):
+        return "singular"
+    # A form for 1 and 2 is that of a language without plural.
+    is_shown = is_added or (bool(many) and one <= many)
+    return "plural" if is_shown or 1 not in numbers or 2 in numbers else None

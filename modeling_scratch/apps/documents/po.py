@@ -2,18 +2,18 @@
 
 import logging
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...languages import is_same_language, language_code, language_name
+from ...languages import base_language
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from ..translate.paragraphs import Translated
-from .catalogs import Entry, error_at, message, read_entries, unescaped
+from .catalogs import Entry, check_language, error_at, message, read_entries, unescaped
 from .document import Document
 from .format_flags import LANGUAGES, Placeholders
-from .plural_forms import count_of, numbers_of, plural_forms_of
+from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, source_of
 from .restructured_text import rest_begin, rest_escape, rest_names, rest_references, rest_tokens, rest_written
 
 logger = logging.getLogger(__name__)
@@ -26,10 +26,17 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]+|.)")
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPES = {value: f"\\{name}" for name, value in _CONTROLS.items()} | {'"': '\\"', "\\": r"\\"}
-# Where Sphinx found a message: in a file, relative to the folder of catalogs, or in the documentation of code.
-_SPHINX = re.compile(r"\.rst:|\.\./\S*\.txt:|:docstring of ")
+# Where Sphinx found a message: in a file, relative to the folder of catalogs, or in the documentation of code: "m.py:
+# docstring of a.b:1", of which Babel 2.19, with which sphinx-intl writes, makes "a.b:1 of". `msgmerge
+# --add-location=file` takes out numbers of lines.
+_SPHINX = re.compile(r"\.rst\b|\.\./\S*\.txt\b|:docstring of |<autodoc>| of(?= |$)")
+_TYPED = {"c", "objc", "gcc-internal", "gfc-internal"}  # languages in which %s is no number
 _PAIRS = {"%<": "<", "%>": "<", "%r": "r", "%R": "r", "%{": "{", "%}": "{"}  # of GCC
 _APOSTROPHES = re.compile("''")  # one, in a format of Java
+_LANGUAGE = re.compile(
+    r"^Language:[ \t]*([A-Za-z]+(?:[_-][A-Za-z0-9]+)*)(?:\.[\w-]+)?(?:@(\w+))?", re.MULTILINE | re.IGNORECASE
+)
+_SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl"}  # modifiers of locales (gettext's manual, "Locale Names")
 _WIDTH = 77  # of a line without its quotation marks, as gettext's tools write it
 
 
@@ -97,6 +104,10 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
         UserError: the text is not in this format, or in another language than the target.
     """
     messages = list(_messages(text))
+    is_rest = any(each.is_rest for each in messages)  # all of it, since tools shorten some locations and drop others
+    for each in messages:
+        each.is_rest = is_rest
+    names_source = _names_source(messages, target)
     forms, has_plurals = plural_forms_of(target), any("msgid_plural" in each.fields for each in messages)
     entries: list[Entry] = []
     owners: list[int] = []  # the message of each entry
@@ -105,13 +116,14 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
         if number == 0 and each.is_header:
             header = each.fields["msgstr"]
             entries += _without_fuzzy(text, each)
-            entries += _header(text, header, target, forms, has_plurals)
-            if re.search(r"nplurals=[0-9]", header.text):
+            entries += _header(text, header, target, forms, has_plurals, names_source)
+            if re.search(r"nplurals=[0-9]", header.text) and not names_source:
                 forms = header.text
         elif "fuzzy" not in each.flags and not each.is_header and each.can_be_read:
             made = list(_translations(each, forms, kept, names))
             if made and messages[0].is_header:
-                _check_language(text, messages[0].fields["msgstr"], target)
+                header = messages[0].fields["msgstr"]
+                check_language(text, header.start, "" if names_source else _language(header), target)
             entries += made
         owners += [number] * (len(entries) - len(owners))
     document = read_entries(text, entries, kept)
@@ -120,7 +132,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
         found = iter(translations)
         doubts = [any([next(found).is_doubtful for _ in range(size)]) for size in document.sizes]
         doubtful = {owner for owner, is_doubtful in zip(owners, doubts, strict=True) if is_doubtful}
-        return _finished(document.write(translations), messages, set(owners), doubtful)
+        return _finished(document.write(translations), text, messages, set(owners), doubtful)
 
     return Document(document.paragraphs, write)
 
@@ -225,29 +237,25 @@ def _plurals_of(
 ) -> tuple[int | None, Callable[[int], _Field | None]]:
     """How many plural forms there are, None if this is unknown, and the source of each, None if none is right."""
     numbers_of_forms = numbers_of(declared or "")
-    singular, plural = found.fields["msgid"], found.fields["msgid_plural"]
-    shown, shown_by_plural = (_shown(each.text, found, kept) for each in (singular, plural))
+    fields = {"singular": found.fields["msgid"], "plural": found.fields["msgid_plural"]}
+    singular, plural = (_values(each.text, found, kept) for each in fields.values())
 
-    def source_of(index: int) -> _Field | None:
-        """
-        The singular, for the number 1. A form for several numbers, such as 1, 21, 31, ... in Russian, must show which:
-        "One bowl" is wrong there, but "%d bowl" is better than "%d bowls". If neither shows it, as in "This bowl" and
-        "These bowls", none is right.
-        """
+    def field_of(index: int) -> _Field | None:
         numbers = numbers_of_forms.get(index, set())
-        if shown == shown_by_plural:
-            is_singular = 1 in numbers and 2 not in numbers
-            return None if is_singular and not shown and numbers - {0, 1} else singular if is_singular else plural
         # Babel 2.19 compares the second form with the plural in every language; in Arabic, it is that for 1.
-        return singular if numbers == {1} and index == 0 else plural
+        if index and numbers == {1} and set(plural) - set(singular):
+            return fields["plural"]
+        source = source_of(numbers, singular, plural, not _TYPED.isdisjoint(found.languages))
+        return fields[source] if source else None
 
-    return count_of(declared or ""), source_of
+    return count_of(declared or ""), field_of
 
 
-def _shown(text: str, found: _Message, kept: KeptWords) -> list[str]:
-    """The placeholders and other kept words of a text."""
-    words = [text[start:end] for start, end in kept.spans(text)]
-    return sorted(words + [each for placeholders in found.placeholders for each in placeholders.arguments(text) or ()])
+def _values(text: str, found: _Message, kept: KeptWords) -> list[str]:
+    """The placeholders of a text that may be the number: those that its flags declare or, without flags, all."""
+    if found.languages:
+        return [each for placeholders in found.placeholders for each in placeholders.values(text)]
+    return [word for start, end in kept.spans(text) if is_value(word := text[start:end])]
 
 
 def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
@@ -286,44 +294,46 @@ def _is_percentage(match: re.Match[str]) -> bool:
     return match.group().startswith("% ") and (is_word or before[-1:].isdigit())
 
 
-def _finished(text: str, messages: list[_Message], read: set[int], doubtful: set[int]) -> str:
+def _finished(text: str, source: str, messages: list[_Message], read: set[int], doubtful: set[int]) -> str:
     """
     Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`. Mark
     doubtful ones. Tell how many messages have no translation, and why.
 
     Args:
+        text, source: the file with translations, and as it was read, of which `messages` are.
         read, doubtful: the indices of messages that were translated, and of those whose translation is doubtful.
     """
     parts, done = [], 0
-    empty, fuzzy, filled = Counter[str](), 0, 0
+    told, untranslated = dict[tuple[str, str], list[int]](), 0
     for number, (before, after) in enumerate(zip(messages, _messages(text), strict=True)):
         new = {
             name: each for name, each in after.forms.items() if name not in before.forms or not before.forms[name].text
         }
         if not new or before.is_header or "fuzzy" in before.flags:
             continue
+        what, why = "left empty", ""
         if not before.can_be_read:
-            empty["a flag declares placeholders that are not known"] += 1
+            why = "a flag declares placeholders that are not known"
         elif number not in read:
-            empty["a plural form stands for several numbers, and neither text shows which"] += 1
-        elif any(_is_wrong(each.text, after) for each in new.values()):
-            empty["the translation has not the same placeholders or references"] += 1
+            why = "a plural form stands for several numbers, and neither text shows which"
+        elif any(_is_wrong(each.text, before) for each in new.values()):
+            why = "the translation has not the same placeholders or references"
             for each in new.values():
                 parts += [text[done : each.start], '""']
                 done = each.end
         elif not all(each.text for each in new.values()):
-            empty["the model wrote nothing"] += 1
+            why = "the model wrote nothing"
         elif number in doubtful:
-            fuzzy += 1
+            what, why = "marked fuzzy", "the translation is doubtful"
             start, end = next(iter(after.flag_lines), (after.start, after.start))
             parts += [text[done:start], f"#, fuzzy{', ' + text[start + 2 : end].lstrip() if end > start else chr(10)}"]
             done = end
-        filled += 1
-    total = f"of {filled:,} messages without a translation"
-    for why, count in empty.items():
-        logger.info(f"left empty, {count:,} {total}: {why}")
-    if fuzzy:
-        logger.info(f"marked fuzzy, {fuzzy:,} {total}: the translation is doubtful")
+        untranslated += 1
+        if why:
+            told.setdefault((what, why), []).append(before.start)
+    for (what, why), starts in sorted(told.items()):
+        total = f"{len(starts):,} of {untranslated:,} messages without a translation"
+        logger.info(f"{what}, {total}: {why} (first: line {source.count(chr(10), 0, starts[0]) + 1:,})")
     return "".join(parts) + text[done:]
 
 
@@ -356,18 +366,24 @@ def _quoted(text: str, width: int | None) -> str:
     return "\n".join(f'"{line}"' for line in ["", *filter(None, lines)])
 
 
-def _check_language(text: str, header: _Field, target: str | None) -> None:
-    """Raise UserError if the header names another language than the target."""
-    named = re.search(r"^Language:[ \t]*([A-Za-z]+(?:[_-][A-Za-z0-9]+)*)", header.text, re.MULTILINE | re.IGNORECASE)
-    if not named or not target or language_code(named[1]) is None:
-        return
-    if not is_same_language(named[1], target):
-        raise error_at(
-            text,
-            header.start,
-            f"this catalog is in {language_name(named[1])} (Language: {named[1]}), but the translation is in "
-            f"{language_name(target)}; use the catalog of that language, or the template (.pot)",
-        )
+def _language(header: _Field) -> str:
+    """The tag of the language that a header names: sr-Latn for sr_RS@latin; other modifiers, of dialects, are none."""
+    named = _LANGUAGE.search(header.text)
+    if not named:
+        return ""
+    script = _SCRIPTS.get((named[2] or "").lower())
+    return f"{re.split('[-_]', named[1])[0]}-{script}" if script else named[1]
+
+
+def _names_source(messages: Sequence[_Message], target: str | None) -> bool:
+    """
+    Whether a catalog without any translation names English, as templates do: the texts of nearly all programs are
+    English, as gettext's manual asks. For another language, it is an empty catalog of that language.
+    """
+    if target is None or not messages or not messages[0].is_header:
+        return False
+    is_empty = not any(form.text for each in messages[1:] for form in each.forms.values())
+    return is_empty and base_language(_language(messages[0].fields["msgstr"])) == "en" != base_language(target)
 
 
 def _without_fuzzy(text: str, header: _Message) -> Iterator[Entry]:
@@ -378,12 +394,14 @@ def _without_fuzzy(text: str, header: _Message) -> Iterator[Entry]:
         yield Entry(start, end, lambda _, line=line: line)
 
 
-def _header(text: str, header: _Field, target: str | None, forms: str | None, has_plurals: bool) -> Iterator[Entry]:
-    """Set what the header leaves open: the place of a value in it, or a line after it."""
+def _header(
+    text: str, header: _Field, target: str | None, forms: str | None, has_plurals: bool, names_source: bool
+) -> Iterator[Entry]:
+    """Set what the header leaves open, or says of the source: the place of a value in it, or a line after it."""
     values = {
-        "Language": (target and target.replace("-", "_"), r"(?=\\n)"),
+        "Language": (target and target.replace("-", "_"), r"[^\\]*" if names_source else r"(?=\\n)"),
         "Content-Type": ("text/plain; charset=UTF-8", r"[^\\]*charset=(?!UTF-8\b)[\w-]*"),
-        "Plural-Forms": (forms, r"(?:nplurals=INTEGER[^\\]*)?(?=\\n)"),
+        "Plural-Forms": (forms, r"[^\\]*" if names_source else r"(?:nplurals=INTEGER[^\\]*)?(?=\\n)"),
     }
     found: list[Entry] = []
     added = ""

@@ -24,7 +24,7 @@ _MARKUP = re.compile(
     r"|\|(?=[^\s|])[^|]+(?<!\s)\|_{0,2}"
     r"|\[(?:[0-9]+|\#[\w.-]*|\*|[A-Za-z][\w.-]*)\]_"
     # Emphasis; the name of a link; "::" at the end, where code follows.
-    r"|(?P<stars>\*\*?)(?=[^\s*])(?P<inner>(?:[^*\\]|\\.)+?)(?<!\s)(?P=stars)"
+    r"|(?P<stars>\*(?P<two>\*)?)(?=[^\s*])(?P<inner>(?:[^*\\]|\\.|(?(two)\*(?!\*)|(?!)))+?)(?<!\s)(?P=stars)"
     rf"|{_LINK}__?"
     rf")(?![^{_AFTER}])|(?P<colon>::)\Z"
 )
@@ -62,7 +62,8 @@ def rest_tokens(text: str, names: Collection[str]) -> Iterator[Token]:
             kind, (start, end) = match["stars"], match.span("inner")
         if start < end:
             yield Markup("open", _BEGIN + text[match.start() : start], kind, is_optional=kind != "`")
-            yield from _plain(text[start:end])
+            # Docutils reads no emphasis within "**", but writers mean it.
+            yield from rest_tokens(text[start:end], names) if kind == "**" else _plain(text[start:end])
             yield Markup("close", text[end:done] + _END, kind)
         elif match["escaped"]:
             yield from _plain(match.group())

@@ -122,16 +122,52 @@ def test_a_form_for_1_and_other_numbers_is_that_of_the_singular_if_it_shows_the_
     ]
 
 
-@pytest.mark.parametrize(("language", "is_filled"), [("de", True), ("fr", True), ("ja", True), ("ru", False)])
-def test_a_plural_without_its_number_stays_empty_where_a_form_is_for_1_and_21(language, is_filled, caplog):
+@pytest.mark.parametrize(("language", "is_filled"), [("de", True), ("fr", False), ("ja", True), ("ru", False)])
+def test_a_plural_without_its_number_stays_empty_where_a_form_is_for_1_and_others(language, is_filled, caplog):
     text = 'msgid "This dog sleeps."\nmsgid_plural "These dogs sleep."\nmsgstr[0] ""\nmsgstr[1] ""\n'
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         written = translate_document(HEADER + text, "po", in_capitals, target=language)
-    first = {"ja": "THESE DOGS SLEEP.", "ru": ""}.get(language, "THIS DOG SLEEPS.")
+    first = {"ja": "THESE DOGS SLEEP.", "fr": "", "ru": ""}.get(language, "THIS DOG SLEEPS.")
     assert polib.pofile("\n" + written)[0].msgstr_plural[0] == first
     why = "a plural form stands for several numbers, and neither text shows which"
-    told = [f"left empty, 1 of 1 messages without a translation: {why}"]
+    told = [f"left empty, 1 of 1 messages without a translation: {why} (first: line 14)"]
     assert caplog.messages == ([] if is_filled else told)
+
+
+# What Russian messages have for the number 1 and for 21, and for others: each text in capitals, or none.
+@pytest.mark.parametrize(
+    ("flag", "singular", "plural", "first"),
+    [
+        ("c-format", "%d dog in %s", "%d dogs in %s", "singular"),
+        ("c-format", "%<PRIu64> dog", "%<PRIu64> dogs", "singular"),
+        ("python-format", "%(n)d dog of %(name)s", "%(n)d dogs of %(name)s", "singular"),
+        ("python-brace-format", "{dog_count} dog", "{dog_count} dogs", "singular"),
+        ("java-format", "{0,number} dog", "{0,number} dogs", "singular"),
+        ("", "{numDogs} dog", "{numDogs} dogs", "singular"),
+        ("qt-plural-format", "%n dog", "%n dogs", "singular"),
+        ("c-format", "One dog in %d houses", "%d dogs in %d houses", "plural"),
+        ("python-brace-format", "One dog of {name}", "{0} dogs of {name}", "plural"),
+        ("", "One dog, see http://a.org", "%s dogs, see http://a.org", "plural"),
+        # None of these placeholders need be the number, or is one.
+        ("c-format", "One dog in %s", "Several dogs in %s", ""),
+        ("c-format", "One dog", "Dogs in %s", ""),
+        ("c-format", "One dog at 5%%", "Many dogs at 6%%", ""),
+        ("python-format", "A dog for %s", "Dogs for %s", ""),
+        ("java-printf-format", "A dog on %1$td", "Dogs on %1$td", ""),
+        ("python-brace-format", "A bowl for {0}", "Bowls for {0}", ""),
+        ("", "A bowl for {name}", "Bowls for {name}", ""),
+        ("", "One dog, see http://a.org", "Many dogs, see http://a.org", ""),
+        ("", "One dog, see http://a.org", "Many dogs, see http://b.org", ""),
+        ("", "One dog <x/> :smile:", "Many dogs <y/> @ann", ""),
+    ],
+)
+def test_only_a_placeholder_that_can_be_the_number_shows_it(flag, singular, plural, first):
+    text = message(singular, flag).replace("msgstr", f'msgid_plural "{plural}"\nmsgstr[0]') + 'msgstr[1] ""\n'
+    (entry,) = polib.pofile("\n" + translate_document(HEADER + text, "po", backwards, target="ru"))
+    found = [" ".join(sorted(each.upper().split())) for each in entry.msgstr_plural.values()]
+    texts = {"singular": singular, "plural": plural}
+    wanted = [" ".join(sorted(texts[each].upper().split())) for each in (first, "plural", "plural") if first]
+    assert found == (wanted or ["", ""])
 
 
 def test_the_rule_of_the_file_decides_what_its_plural_forms_stand_for():
@@ -213,6 +249,7 @@ def test_a_message_with_an_unknown_flag_stays_empty(flag, caplog):
         assert read_document(text, "po").paragraphs == []
     assert caplog.messages == [
         "left empty, 1 of 1 messages without a translation: a flag declares placeholders that are not known"
+        " (first: line 2)"
     ]
     for known in ("no-d-format", "impossible-d-format", "range: 0..5", "no-wrap"):
         assert filled(message("A dog", known)) == ["DOG A"]
@@ -293,23 +330,57 @@ def test_the_header_of_a_filled_template_is_not_fuzzy():
 
 
 @pytest.mark.parametrize(
-    ("named", "target"), [("fr", "de"), ("fr_CA", "de"), ("fr_FR.UTF-8", "de"), ("pt@latin", "de"), ("zh_TW", "zh-CN")]
+    ("named", "target"),
+    [
+        ("fr", "de"),
+        ("fr_CA", "de"),
+        ("fr_FR.UTF-8", "de"),
+        ("pt@latin", "de"),
+        ("zh_TW", "zh-CN"),
+        ("sr@latin", "sr"),
+        ("uz_UZ@cyrillic", "uz"),
+        ("en", "de"),
+    ],
 )
 def test_a_catalog_in_another_language_is_refused(named, target):
-    text = HEADER.replace("Language: ", f"Language: {named}") + message("A dog")
+    text = HEADER.replace("Language: ", f"Language: {named}") + message("A dog") + 'msgid "b"\nmsgstr "c"\n'
     with pytest.raises(
-        UserError, match=r"^line 3: this catalog is in .* \(Language: .*\), but the translation is in .*;"
+        UserError, match=r"^line 3: the file is for translations into .*, but the model translates into .*;"
     ):
         translate_document(text, "po", in_capitals, target=target)
 
 
 @pytest.mark.parametrize(
     ("named", "target"),
-    [("de_AT", "de"), ("de_AT", "de-CH"), ("zh_TW", "zh"), ("nb", "no"), ("German", "de"), ("fr", None), ("", "de")],
+    [
+        ("de_AT", "de"),
+        ("de_AT", "de-CH"),
+        ("zh_TW", "zh"),
+        ("nb", "no"),
+        ("German", "de"),
+        ("fr", None),
+        ("fr", "xx"),
+        ("", "de"),
+        ("sr@latin", "sr-Latn"),
+        ("sr_RS@cyrillic", "sr"),
+        ("ca@valencia", "ca"),
+    ],
 )
 def test_a_catalog_in_the_same_or_an_unknown_language_is_filled(named, target):
     text = HEADER.replace("Language: ", f"Language: {named}") + message("A dog")
     assert filled(text, target=target) == ["DOG A"]
+
+
+def test_a_template_that_names_the_language_of_its_texts_gets_another():
+    text = HEADER.replace("Language: ", "Language: en").replace(
+        "nplurals=INTEGER; plural=EXPRESSION", "nplurals=1; plural=0"
+    )
+    written = polib.pofile("\n" + translate_document(text + PLURALS, "po", in_capitals, target="ru"))
+    assert written.metadata["Language"] == "ru"
+    assert written.metadata["Plural-Forms"].startswith("nplurals=3;")
+    assert len(written[0].msgstr_plural) == 3
+    with pytest.raises(UserError, match=r"^line 3: the file is for"):  # an empty French catalog
+        translate_document(text.replace("Language: en", "Language: fr") + PLURALS, "po", in_capitals, target="ru")
 
 
 def test_doubtful_translations_are_fuzzy_and_counted(caplog):
@@ -326,8 +397,8 @@ def test_doubtful_translations_are_fuzzy_and_counted(caplog):
         'msgid "A bird"\nmsgstr "x"\n\nmsgid "A cat"\nmsgstr ""\n'
     )
     assert caplog.messages == [
-        "left empty, 1 of 4 messages without a translation: the model wrote nothing",
-        "marked fuzzy, 2 of 4 messages without a translation: the translation is doubtful",
+        "left empty, 1 of 4 messages without a translation: the model wrote nothing (first: line 12)",
+        "marked fuzzy, 2 of 4 messages without a translation: the translation is doubtful (first: line 1)",
     ]
 
 
@@ -338,7 +409,7 @@ def test_the_command_marks_what_its_model_doubts(tmp_path, monkeypatch):
     code, output, error = run_translate(monkeypatch, folder, catalog, format="po", max_new_tokens=60)
     entries = polib.pofile("\n" + output.decode())
     assert (code, [entry.flags for entry in entries]) == (0, [[], *[["fuzzy"]] * 4])
-    assert "marked fuzzy, 4 of 5 messages without a translation: the translation is doubtful\n" in error
+    assert "marked fuzzy, 4 of 5 messages without a translation: the translation is doubtful (first: line 4)\n" in error
 
 
 # -- Sphinx ------------------------------------------------------------------------------------------------------------
@@ -364,6 +435,7 @@ def rest(text: str) -> str:
         ("See [#name]_ now", "See now", "NOW SEE [#name]_"),
         ("Two [Smith20]_ dogs", "Two dogs", "DOGS TWO [Smith20]_"),
         ("An *old* and **big dog**.", "An old and big dog.", "**DOG. BIG** AND *OLD* AN"),
+        ("An **old *big* red** dog", "An old big red dog", "DOG **RED *BIG* OLD** AN"),
         (r"Some \*args and a\_b", "Some *args and a_b", r"A_B AND \*ARGS SOME"),
         ("Two * 3 or file_name", "Two * 3 or file_name", "FILE_NAME OR 3 * TWO"),
         (r"A ``dog``\ s bowl", "A s bowl", None),
@@ -374,6 +446,16 @@ def test_inline_markup_of_sphinx(text, read, written):
     assert read_document(rest(text), "po").paragraphs == [read]
     if written is not None:
         assert filled(rest(text)) == [written]
+
+
+# As `msgmerge --add-location=file` and Babel 2.19 write the locations of Sphinx, and autodoc's of what has no file.
+@pytest.mark.parametrize(
+    "location", ["../../index.rst", "../../index.rst:3", "a.b:1 of", "../../m.py:docstring of a.b:1", "<autodoc>:1"]
+)
+def test_one_location_of_sphinx_makes_a_catalog_restructuredtext(location):
+    text = f"#: {location}\n{message('A dog')}\n#: x:1\n{message('See *a* b')}"
+    assert read_document(text, "po").paragraphs == ["A dog", "See a b"]
+    assert read_document(text.replace(location, "office.c:1"), "po").paragraphs[1] == "See *a* b"
 
 
 def test_markup_of_sphinx_is_separated_from_words_that_it_would_touch():

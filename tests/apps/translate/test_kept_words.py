@@ -205,19 +205,21 @@ HOSTILE += [
     " ",
 ]
 HOSTILE += ["{name} ", "{name}, a ", "%s.", "(%s ", "a{b}"]
+HOSTILE += [("%", "0"), ("%1$", "0"), ("%(a)", "0"), ("%.", "0")]  # zeros are flags and digits; once begun
 
 
 def test_hostile_text_takes_linear_time():
     """Eight times the text takes at most 24 times the time of this thread; quadratic time would be 64 times."""
 
-    def seconds(pattern: str, size: int) -> float:
-        text = f"a {pattern * (size // len(pattern))} b"
+    def seconds(pattern: str | tuple[str, str], size: int) -> float:
+        start, repeated = pattern if isinstance(pattern, tuple) else ("", pattern)
+        text = f"a {start}{repeated * (size // len(repeated))} b"
         began = time.thread_time()
         KEPT.masked(text)
         restored(text, lambda texts: [Translated(texts[0])])
         return time.thread_time() - began
 
-    def is_slow(pattern: str) -> bool:
+    def is_slow(pattern: str | tuple[str, str]) -> bool:
         tries = []
         for _ in range(6):
             tries.append([seconds(pattern, size) for size in (1_000, 8_000)])
