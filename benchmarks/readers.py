@@ -100,6 +100,7 @@ HOSTILE_FILES = {
         "…#, a\n",
         '…msgid "a"\nmsgstr ""\n',
         'msgid…""',
+        '#: …../…\nmsgid "a"\nmsgstr ""\n',
         '…msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\n',
         *(f'#: a.rst\nmsgid "…{each}…"\nmsgstr ""\n' for each in REST),
         *(

@@ -29,7 +29,7 @@ _ESCAPES = {value: f"\\{name}" for name, value in _CONTROLS.items()} | {'"': '\\
 # Where Sphinx found a message: in a file, relative to the folder of catalogs, or in the documentation of code: "m.py:
 # docstring of a.b:1", of which Babel 2.19, with which sphinx-intl writes, makes "a.b:1 of". `msgmerge
 # --add-location=file` takes out numbers of lines.
-_SPHINX = re.compile(r"\.rst\b|\.\./\S*\.txt\b|:docstring of |<autodoc>| of(?= |$)")
+_SPHINX = re.compile(r"\.rst\b|(?<!\S)\.\./\S*\.txt\b|:docstring of |<autodoc>| of(?= |$)")
 _TYPED = {"c", "objc", "gcc-internal", "gfc-internal"}  # languages in which %s is no number
 _PAIRS = {"%<": "<", "%>": "<", "%r": "r", "%R": "r", "%{": "{", "%}": "{"}  # of GCC
 _APOSTROPHES = re.compile("''")  # one, in a format of Java
