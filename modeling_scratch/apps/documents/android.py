@@ -7,7 +7,7 @@ from itertools import groupby
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
-from .catalogs import SOFT, Entry, error_at, message, read_entries, unescaped, utf_16
+from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
 from .xml_tree import CDATA, XmlNode, escape_xml, read_xml
 
@@ -44,7 +44,8 @@ def read_android(text: str, kept: KeptWords) -> Document:
             except UserError as error:
                 raise error_at(text, start, str(error)) from None
             tokens = _within_quotes(tokens)
-            region = message(tokens, kept, _escape_data if is_data else _escape, begin=_begin)
+            escape = _escape_data if is_data else _escape
+            region = message(tokens, kept, escape, placeholders=JAVA_LINE_END, begin=_begin)
             entries.append(Entry(start, end, region=region))
     return read_entries(text, entries, kept)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...errors import UserError
 from ...languages import is_same_language, language_code, likely_locale
 from ..translate.kept_words import ADDRESSES, KeptWords
-from ..translate.marked_text import BEFORE_WORD, Markup, Text, Token
+from ..translate.marked_text import BEFORE_WORD, KEPT_WORD, Markup, Text, Token
 from .document import Document
 from .html import BLOCKS, PROTECTED, unescape
 from .regions import Region, read_regions
@@ -28,9 +28,10 @@ _TAG = re.compile(
 # A placeholder such as %s, after its percent sign. Several without numbers stand for arguments in their order, so each
 # gets a number, marked by a character for private use, which is removed if it was not needed.
 CONVERSION = (
-    r"[-+ 0#'I]*+(?:[0-9]++|\*(?:[0-9]++\$)?)?(?:\.(?:\*(?:[0-9]++\$)?|[0-9]*+))?"
-    r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAcCsSpr@]|<PRI[diouxX][A-Z0-9]+>)"
+    r"[-+ 0#'I,(]*+(?:[0-9]++|\*(?:[0-9]++\$)?)?(?:\.(?:\*(?:[0-9]++\$)?|[0-9]*+))?"
+    r"(?:hh|ll|I64|[hlLqjzt])?(?:[diouxXeEfFgGaAbBcChHsSpr@]|[tT][A-Za-z]|<PRI[diouxX][A-Z0-9]+>)"
 )
+JAVA_LINE_END = re.compile(r"(?:(?<![0-9%])|(?<=%%))(?P<break>%n)(?![a-z0-9_])")  # but "20%n" may be a percentage
 _NUMBERED = re.compile(rf"\ue000([0-9]+)\$({CONVERSION})")
 # The next letter is the key of a menu item, as in "_Open" or "E&xit", but not in "AT&T" or "file_name".
 _KEY = re.compile(r"(?:(?<![\w&])_|(?:(?<![\w&])|(?<=[^\W\d_])(?=&[a-z]))&)(?![A-Za-z][A-Za-z0-9]*;)(?=[^\W\d_])")
@@ -263,7 +264,9 @@ class _Message:
                 continue
             kind, raw = match.lastgroup or "atom", self._raw(start, end)
             text = match[kind] if kind == "text" else "\ufffc"
-            token = Text(raw, text) if kind == "text" else Markup(kind, raw, match[kind] if match.lastgroup else "")
+            token = (
+                Text(raw, text) if kind == "text" else Markup(kind, raw, match[kind] if match.lastgroup else KEPT_WORD)
+            )
             plain += [self.plain[done:start], text]
             raws += [*self.raws[done:start], *_raws(token)]
             done = end

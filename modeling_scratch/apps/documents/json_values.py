@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
+from ..translate.marked_text import Markup, Token
 from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, message, read_entries, unescaped, utf_16
 from .document import Document
 from .jed import Keys, jed_entries, stated_language
@@ -29,6 +30,10 @@ _OTHER = re.compile(
     r"|(?:(?<![\w.+-])[\w.+-]++)?\{\s*'@'\s*\}(?:[\w-]+(?:\.[\w-]+)*+)?|\{\s*'(?:[^'\\\n]|\\.)*+'\s*\}|\\[|@]"
     rf"|\{{\$(?:(?P<break>{ANGULAR_BREAK})|{ANGULAR_SPAN})\}}"
 )
+# Texts for ranges of numbers, as in (1)[one item];(2-inf)[items]; (i18next-intervalplural-postprocessor 3.0).
+_RANGE = r"\([0-9]++(?:-(?:[0-9]++|inf))?\)\s*+\["
+_RANGES = re.compile(rf"\s*+(?:{_RANGE}(?:(?!\)\[)[^;])*\]\s*+(?:;\s*+|\Z))++")
+_BESIDE_TEXTS = re.compile(rf"((?:\A|(?<=;))\s*+{_RANGE}|\]\s*+(?:;|\Z))")
 # A link of vue-i18n, whose key goes on to the next space, bracket or bar (message-compiler 11.4).
 _LINK = re.compile(r"@(?:\.[A-Za-z]\w*+)?:\w++(?:[./-]++\w++)*+(?=[^\s|{}@()])")
 
@@ -53,16 +58,24 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
     kind, escape = _kind(found), _escape_all if text.isascii() and "\\u" in text else _escape
 
     def region(start: int, end: int) -> Region:
+        has_ranges = not kind and _RANGES.fullmatch(text, start, end) is not None
         try:
-            texts = unescaped(text[start:end], _ESCAPE, _plain)
+            raws = _BESIDE_TEXTS.split(text[start:end]) if has_ranges else [text[start:end]]
+            tokens: list[Token] = []
+            for index, raw in enumerate(raws):
+                tokens += [Markup("break", raw)] if index % 2 else unescaped(raw, _ESCAPE, _plain)
         except UserError as error:
             raise error_at(text, start, str(error)) from None
         doubles = kind == "message" and "$$" in text[start:end]
-        write = (lambda each: "$$" if each == "$" else escape(each)) if doubles else escape
+        own = {"$": "$$"} if doubles else {";": ","} if has_ranges else {}  # a semicolon ends a text for a range
+
+        def write(character: str) -> str:
+            return own.get(character) or escape(character)
+
         placeholders = {"message": _BROWSER, "defaultMessage": _ICU}.get(kind, _OTHER)
         # By default, neither Angular nor Flutter (ARB) has ICU's quotes.
         is_icu, quotes = kind == "defaultMessage", kind in ("", "defaultMessage")
-        return message(texts, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
+        return message(tokens, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
 
     if kind == "jed":
         messages = jed_entries(text, found["locale_data"], _strings(text), region, target, kept)

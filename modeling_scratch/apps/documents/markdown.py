@@ -11,7 +11,7 @@ from markdown_it.token import Token as Block
 
 from ...languages import is_translatable
 from ..translate.kept_words import KeptWords
-from ..translate.marked_text import Markup, Slot, Text, Token, has_language
+from ..translate.marked_text import KEPT_WORD, Markup, Slot, Text, Token, has_language
 from .dialects import MAX_DEPTH, PAIRS, add_dialects
 from .document import Document
 from .html import html_tokens, is_footnote, with_protected_merged, write_html
@@ -345,7 +345,8 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
 def _kept(raw: str) -> Markup:
     """Markup that stays as it is: a component's tag or something between words."""
     if not raw.startswith("<"):
-        return Markup("atom", raw, slots=_readable(raw))
+        slots = _readable(raw)
+        return Markup("atom", raw, "" if slots else KEPT_WORD, slots)
     kind = "close" if raw.startswith("</") else "atom" if raw.endswith("/>") else "open"
     return Markup(kind, raw, re.match(r"</?([\w.]+)", raw)[1], _readable(raw))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...languages import base_language
 from ..translate.kept_words import KeptWords
-from ..translate.marked_text import Markup, Text, Token
+from ..translate.marked_text import KEPT_WORD, Markup, Text, Token
 from ..translate.paragraphs import Translated
 from .catalogs import Entry, check_language, error_at, message, read_entries, unescaped
 from .document import Document
@@ -279,7 +279,7 @@ def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
             yield Text(text[done:start], text[done:start])
             groups = match.groupdict()
             kind = "open" if groups.get("open") else "close" if groups.get("close") else "atom"
-            yield Markup(kind, text[start:end], _PAIRS.get(match.group(), ""))
+            yield Markup(kind, text[start:end], _PAIRS.get(match.group(), KEPT_WORD if kind == "atom" else ""))
             done = end
     yield Text(text[done:], text[done:])
 

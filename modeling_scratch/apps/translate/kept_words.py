@@ -25,18 +25,22 @@ def _nested(depth: int) -> str:
     return rf"(?:[^{{}}]|\{{{_nested(depth - 1)}\}})*" if depth else "[^{}]*"
 
 
-# What stands in C between "%" and the letter: flags, width, precision, length. All first zeros are flags.
-_SIZE = r"[-+0#]*(?:[1-9][0-9]*|\*(?:[0-9]+\$)?)?(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?(?:hh|ll|[hlLqjzt])?"
+# What stands in C between "%" and the letter: flags (with all first zeros), width, precision, length. The flags "," and
+# "(" are those of java.util.Formatter; "(" is one only before another flag or a width, since "%(" may be a percentage
+# and a bracket.
+_SIZE = r"(?:[-+0#,]|\((?=[-+0-9#,.]))*(?:[1-9][0-9]*|\*(?:[0-9]+\$)?)?(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?(?:hh|ll|[hlLqjzt])?"
+_DATE = r"[tT][HIklMSLNpzZsQBbhAaCYyjmdeRTrDFc]"  # of java.util.Formatter (Java 21)
 _PLACEHOLDERS = (
     r"\$?\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} ${{ name }} {% tag %}
     r"[$#%@]\{[^{}]*\}",  # ${name} #{name} %{name} @{name}
     r"""\{ ?[^\s{},:;|"]*(?::[^\s{};|"]*)? ?\}""",  # {name} { name } {0:,.2f} {}
     r"\{\s*[\w.]+\s*,\s*(?:date|duration|number|ordinal|spellout|time)(?:\s*,[^{}]*)?\s*\}",  # {n, number}
     rf"\{{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,{_nested(4)}\}}",  # {n, plural, one {# file}}
-    rf"%%|%[0-9]+\${_SIZE}[A-Za-z@]",  # %1$s
+    rf"%%|%[0-9]+\$(?:-?[0-9]*{_DATE}|[(]?{_SIZE}[A-Za-z@])",  # %1$s
+    rf"(?:(?<![0-9%])|(?<=%%))%(?:-?[0-9]*{_DATE}|<-?[0-9]*{_DATE}|<{_SIZE}[bBhHsScCdoxXeEfgGaA])(?![\w>])",  # %tB %<te
     rf"%(?:[0-9]+\$)?{_SIZE}<PRI[diouxX][A-Z0-9]+>",  # %<PRIu64>
     rf"%\((?:{_LETTER}|_)[\w.]*\)[-+0#]*(?:[1-9][0-9]*)?(?:\.[0-9]+)?[A-Za-z]",  # %(name)s
-    rf"(?:(?<![0-9%])|(?<=%%))%{_SIZE}[diouxXeEfFgGcsSp@](?![\w])",  # %s %.2f %.*s %@
+    rf"(?:(?<![0-9%])|(?<=%%))%{_SIZE}[aAbBdhHiouxXeEfFgGcCsSp@](?![\w])",  # %s %.2f %.*s %@
     r"(?<=[0-9])%[dfs@](?![\w])",  # 100%s
     r"(?<![\w%])%L?[0-9]{1,2}(?![\w$%])|%(?:[0-9]+\$)?#@[\w]+@",  # %1 %L1 %#@files@
     rf"(?<![\w%])%(?:{_LETTER}|_)[\w.-]*%(?![\w%])",  # %name%

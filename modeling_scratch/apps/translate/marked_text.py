@@ -1,6 +1,7 @@
 """Turns text with inline markup into paragraphs of plain text, with the positions of the markup."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -13,6 +14,7 @@ _MAX_DEPTH = 50  # of nested elements
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
 BEFORE_WORD = "before a word"  # the name of an atom that directly precedes a word
+KEPT_WORD = "kept word"  # the name of an atom that is a kept word or a placeholder
 _FIXED_SPACE = re.compile(r"[^\S \t\n\r\f]")  # such as no-break spaces; browsers show each
 
 
@@ -56,7 +58,7 @@ class Markup:
         kind: "open" and "close" enclose words; an "atom" stands between words; a "break" ends a paragraph; a "fold",
             such as a line break, can replace the space between any two words; what is "dropped" is in no translation.
         raw: the markup as it is written.
-        name: the same for "open" and the matching "close"; BEFORE_WORD for some atoms.
+        name: the same for "open" and the matching "close"; BEFORE_WORD or KEPT_WORD for some atoms.
         is_optional: leave it out rather than enclose no words, since some markup must not be empty.
         ends_elements: for a fold: close open elements before it and reopen them after it.
         stays: for a fold: write it even if the translation has no space that it can replace.
@@ -173,32 +175,98 @@ def _is_white(token: Token) -> bool:
 def paragraph_of(tokens: Iterable[Token], kept: KeptWords | None = ADDRESSES) -> Paragraph:
     """Make a paragraph of a unit's tokens, in which kept words are atoms. `kept` is None if they already are."""
     builder = _Builder()
-    for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
-        if is_text:
-            _add_texts(list(run), builder, kept)
+    if kept is not None:
+        tokens = joined_kept_words(_with_kept_words(tokens, kept, builder.paragraph.written))
+    for token in tokens:
+        if token.kind == "text":
+            builder.add_text(token.plain)
         else:
-            for markup in run:
-                builder.add_markup(markup)
+            builder.add_markup(token)
     return builder.finished()
 
 
-def _add_texts(texts: list[Text], builder: "_Builder", kept: KeptWords | None) -> None:
-    """Add adjacent texts together, since an address that contains entities or escapes consists of several."""
-    plain = "".join(text.plain for text in texts)
-    raws: list[str] = []  # as each character of the plain text is written
-    for text in texts:
-        is_same = text.raw == text.plain
-        raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
-        is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
-        if not is_same and text.raw.startswith("&") and not is_common:
-            # Without a semicolon, a letter or digit after it would become part of it.
-            builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
+def _with_kept_words(tokens: Iterable[Token], kept: KeptWords, written: dict[str, str]) -> Iterator[Token]:
+    """Make atoms of kept words in adjacent texts: an address that contains entities or escapes consists of several."""
+    for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
+        if not is_text:
+            yield from run
+            continue
+        texts = list(run)
+        raws: list[str] = []  # as each character of the plain text is written
+        for text in texts:
+            is_same = text.raw == text.plain
+            raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
+            is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
+            if not is_same and text.raw.startswith("&") and not is_common:
+                # Without a semicolon, a letter or digit after it would become part of it.
+                written[text.plain] = text.raw.removesuffix(";") + ";"
+        plain = "".join(text.plain for text in texts)
+        yield from cut_kept_words(plain, raws, kept.spans(plain))
+
+
+def cut_kept_words(plain: str, raws: Sequence[str], spans: Iterable[tuple[int, int]]) -> Iterator[Token]:
+    """
+    Cut a text into kept words, which are atoms, and other text.
+
+    Args:
+        raws: how each character is written.
+        spans: where the kept words are.
+    """
     done = 0
-    for start, end in kept.spans(plain) if kept else ():
-        builder.add_text(plain[done:start])
-        builder.add_markup(Markup("atom", "".join(raws[start:end])))
+    for start, end in spans:
+        yield Text("".join(raws[done:start]), plain[done:start])
+        yield Markup("atom", "".join(raws[start:end]), KEPT_WORD)
         done = end
-    builder.add_text(plain[done:])
+    yield Text("".join(raws[done:]), plain[done:])
+
+
+def joined_kept_words(tokens: Iterable[Token]) -> list[Token]:
+    """
+    Tokens in which kept words with only punctuation between them, as in "{a}/{b}", are one. A comma after the first, as
+    in "{name}, come!", or before the last, as in "Come, {name}!", is part of it: without the word, there would be no
+    comma.
+    """
+    runs: list[list[Token]] = []  # of tokens that are one
+    for token in tokens:
+        if _is_kept(token):
+            between = runs.pop() if len(runs) > 1 and runs[-1][0].kind == "text" else []
+            if runs and _is_kept(runs[-1][0]) and not any(_divides(each) for text in between for each in text.plain):
+                runs[-1] += [*between, token]
+                continue
+            runs += [between] * bool(between)
+        if token.raw:
+            runs.append([token])
+    joined = [replace(run[0], raw="".join(each.raw for each in run)) if len(run) > 1 else run[0] for run in runs]
+    _take_commas(joined)
+    return joined
+
+
+def _take_commas(tokens: list[Token]) -> None:
+    """Make a comma that only the first or the last kept word has part of it."""
+    found = [index for index, token in enumerate(tokens) if _is_kept(token)]
+    if not found:
+        return
+    first, last = found[0], found[-1]
+    after = tokens[first + 1] if first + 1 < len(tokens) else tokens[first]
+    if all(map(_is_white, tokens[:first])) and after.kind == "text" and after.raw.startswith((",", ";", ":")):
+        tokens[first] = replace(tokens[first], raw=tokens[first].raw + after.raw[0])
+        tokens[first + 1] = Text(after.raw[1:], after.plain[1:])
+    before = tokens[max(last - 1, 0)]
+    is_end = not any(is_translatable(token.plain) for token in tokens[last + 1 :] if token.kind == "text")
+    if is_end and before.kind == "text" and before.plain.rstrip().endswith(","):
+        space = len(before.plain.rstrip()) - 1 - len(before.plain)  # and the comma, from the end
+        if before.raw[space:] == before.plain[space:]:
+            tokens[last - 1] = Text(before.raw[:space], before.plain[:space])
+            tokens[last] = replace(tokens[last], raw=before.raw[space:] + tokens[last].raw)
+
+
+def _is_kept(token: Token) -> bool:
+    return token.kind == "atom" and token.name == KEPT_WORD
+
+
+def _divides(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] in "LNZC" or category in ("Ps", "Pe", "Pi", "Pf") or character == '"'
 
 
 class _Builder:

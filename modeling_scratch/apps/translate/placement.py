@@ -10,7 +10,7 @@ from functools import cache
 
 from ...languages import is_translatable
 from .kept_words import KeptWords
-from .marked_text import Atom, Element, Markup, Paragraph, Text, Token, paragraph_of
+from .marked_text import Atom, Element, Markup, Paragraph, Token, cut_kept_words, joined_kept_words, paragraph_of
 from .paragraphs import Translated, guessed_links
 
 # Escapes text. The second argument has the characters that were entities in the source, with these entities.
@@ -442,7 +442,7 @@ class PlainTexts:
         self._paragraphs: dict[int, Paragraph] = {}
         for index, text in enumerate(originals):
             if kept and (spans := kept.spans(text)):
-                self._parts[index] = _parts(text, spans)
+                self._parts[index] = joined_kept_words(cut_kept_words(text, text, spans))
                 self._paragraphs[index] = paragraph_of(self._parts[index], None)
                 plain = self._paragraphs[index].text
                 self.texts[index] = plain if is_translatable(plain) else ""
@@ -481,44 +481,6 @@ class PlainTexts:
         return Restored(
             text, _places(read, paragraph.text, self.originals[index]), _places(written, translated.text, text)
         )
-
-
-def _parts(text: str, spans: list[tuple[int, int]]) -> list[Token]:
-    """
-    A text with its kept words as atoms. Those with only punctuation between them, as in "{a}/{b}", are one. A comma
-    after the first, as in "{name}, come!", or before the last, as in "Come, {name}!", is part of it: without the word,
-    there would be no comma.
-    """
-    spans = _joined(text, spans)
-    (start, end), last = spans[0], spans[-1]
-    if not text[:start].strip() and text[end : end + 1] in (",", ";", ":"):
-        spans = [(start, end + 1), *spans[1:]]
-    before = text[: last[0]].rstrip()
-    if before.endswith(",") and not is_translatable(text[last[1] :]) and (len(spans) < 2 or len(before) > spans[-2][1]):
-        spans = [*spans[:-1], (len(before) - 1, spans[-1][1])]
-    parts: list[Token] = []
-    done = 0
-    for start, end in spans:
-        parts += [Text(text[done:start], text[done:start]), Markup("atom", text[start:end])]
-        done = end
-    return [*parts, Text(text[done:], text[done:])]
-
-
-def _joined(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans of which those with nothing between them but punctuation other than brackets and quotes are one."""
-    joined = spans[:1]
-    for start, end in spans[1:]:
-        first, done = joined[-1]
-        if any(map(_divides, text[done:start])):
-            joined.append((start, end))
-        else:
-            joined[-1] = first, end
-    return joined
-
-
-def _divides(character: str) -> bool:
-    category = unicodedata.category(character)
-    return category[0] in "LNZC" or category in ("Ps", "Pe", "Pi", "Pf") or character == '"'
 
 
 def _places(parts: Sequence[tuple[str, int | None]], plain: str, whole: str) -> dict[int, set[int]]:

@@ -750,6 +750,10 @@ def test_the_structure_stays(format):
         ("It''s {n, plural, other {a '{' dog''s}}", ["It's", "a dog's"]),
         ("It''s # 1 {n}", ["It''s # 1"]),
         ("{a, select, x {{n, plural, other {#}}} other {y dog}}", ["y dog"]),
+        # i18next-intervalplural-postprocessor 3.0
+        ("(1)[one item];(2-7)[a [few] {{n}} items]; (8-inf)[a\nlot];", ["one item", "a [few] items", "a lot"]),
+        ("(1)[one item]", ["one item"]),
+        ("(1)[one item] and (2)[two]", ["(1)[one item] and (2)[two]"]),
         ("{n, date, short} at {0,number,#.##}", ["at"]),
         ("It''s {t, time, short} by '{'name'}'", ["It's by"]),
         ("Don't use '{'a dog'}' or '{x}'", ["Don't use a dog or"]),
@@ -811,6 +815,14 @@ def test_an_apostrophe_is_only_that_in_files_of_flutter_and_angular(file):
     assert "{n, plural, other {l' {n}}}" in found or "{n, plural, other {l'{n}}}" in found
 
 
+def test_the_ranges_of_i18next_stay():
+    """i18next-intervalplural-postprocessor 3.0 splits a value at each semicolon."""
+    text = json.dumps({"a_interval": "(1)[one dog];(2-7)[some dogs];(8-inf)[many dogs];"})
+    found = json.loads(translate_document(text, "json", backwards))
+    assert found == {"a_interval": "(1)[DOG ONE];(2-7)[DOGS SOME];(8-inf)[DOGS MANY];"}
+    assert json.loads(translate_document('["(1)[a dog]"]', "json", always("ein; Hund"))) == ["(1)[ein, Hund]"]
+
+
 def test_a_link_of_vue_i18n_ends_where_it_did():
     """In "@:save." the key has a full stop (@intlify/message-compiler 11.4), unless an empty literal ends it."""
     text = json.dumps({"a": "Press @:button.save <b>now</b>"})
@@ -825,6 +837,16 @@ def test_placeholders_without_numbers_keep_their_arguments():
     assert _po(capitals(text, "po")) == ["THE %s SEES %d DOGS"]
 
 
+def test_placeholders_of_java_keep_their_arguments():
+    """java.util.Formatter of Java 21: flags "," and "(", dates, and %n, which ends a line and takes no argument."""
+    text = "a = The %s sees %,d dogs at %tB%nNow %% %(,.2f books\nb = It has 20%n of %1$tY%n\n"
+    expected = "a = AT DOGS SEES %2$,d THE %1$s %3$tB%nBOOKS NOW %% %4$(,.2f\nb = OF 20%N HAS IT %1$tY%n\n"
+    assert translate_document(text, "properties", backwards) == expected
+    resource = '<resources><string name="a">{}</string></resources>'
+    written = translate_document(resource.format("The %1$,d dogs%nA cat %n"), "android", backwards)
+    assert written == resource.format("DOGS THE %1$,d%nCAT A %n")
+
+
 # Messages with their flags, each word of which goes the other way.
 CONVERSIONS = {
     ("c-format", "The old man gives %.*s books"): "BOOKS GIVES %.*s MAN OLD THE",
@@ -832,6 +854,8 @@ CONVERSIONS = {
     ("c-format", "The man gives %*d of %s dogs"): "DOGS OF %*d GIVES %s MAN THE",
     ("c-format", "The man has % d of %spx"): "%2$s PX OF HAS %1$ d MAN THE",
     ("python-format", "The man has % d books"): "BOOKS HAS % d MAN THE",
+    ("c-format", "The man %s has %d/%d dogs"): "DOGS HAS %2$d/%3$d MAN %1$s THE",
+    ("java-printf-format", "The man %s has %,d/%tB dogs, %,d"): "DOGS HAS %2$,d/%3$tB MAN %1$s THE, %4$,d",
     ("qt-format", "The man has %n of %1px"): "%1 PX OF HAS %n MAN THE",
 }
 
