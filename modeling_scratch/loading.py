@@ -35,7 +35,7 @@ _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 # For every loader: otherwise Transformers asks on standard input, and takes the text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
-_RESTORE = "copy it from where the model came from, such as a checkpoint of its run"
+_RESTORE = "copy it from where the model came from, which for one of this project may be a checkpoint of its run"
 
 
 class _GenerationConfig(BaseModel):
@@ -148,7 +148,8 @@ def _check_generation_config(name: str, model: PreTrainedModel, content: dict[st
         raise UserError(f"{name}: {GENERATION_CONFIG_NAME} is missing: {_RESTORE}")
     if not has_length:
         lacks = f"{name}: {GENERATION_CONFIG_NAME} sets neither max_new_tokens nor max_length"
-        if not (content or {}).get("_from_model_config"):  # that of a model which was saved without any settings
+        # Models of other projects may leave the length to the caller, and one that was saved without settings has none.
+        if config.model_type == ScratchConfig.model_type and not (content or {}).get("_from_model_config"):
             raise UserError(f"{lacks}: {_RESTORE}")
         logger.warning(f"{lacks}: outputs end after 20 tokens, unless a length is given")
     for key in ("eos_token_id", "decoder_start_token_id"):

@@ -69,3 +69,9 @@ def test_all_tags_of_a_language_have_the_same_base():
 )
 def test_tags_of_one_language_in_any_region(first, second, expected):
     assert is_same_language(first, second) == is_same_language(second, first) == expected
+
+
+def test_the_first_of_many_texts_tell_their_script():
+    texts = iter(["狗看见了猫。"] * 5000)
+    assert mostly_without_spaces(texts) == "Han"
+    assert len(list(texts)) == 3000

@@ -92,6 +92,14 @@ def test_a_model_that_was_saved_without_settings_loads_with_a_warning(caplog):
     assert "outputs end after 20 tokens" in caplog.text
 
 
+def test_generation_settings_of_another_project_may_leave_the_length_to_the_caller(tmp_path, caplog):
+    marian().save_pretrained(tmp_path)
+    settings = {"num_beams": 6, "eos_token_id": 2, "decoder_start_token_id": 1}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    assert load_translator(str(tmp_path)).generation_config.num_beams == 6
+    assert "sets neither max_new_tokens nor max_length: outputs end after 20 tokens" in caplog.text
+
+
 def test_settings_in_the_config_of_another_project_are_enough(tmp_path, caplog):
     """As in the older checkpoints of OPUS-MT."""
     marian().save_pretrained(tmp_path)

@@ -153,8 +153,11 @@ def main(
         from ..apps.translate.lines import Features, is_large, opened_output, translate_lines
         from ..inference.recorded_decoding import record_decoding
         from ..inference.translate import Translator
+        from ..loading import best_device
         from ..model.configuration_scratch import TRANSLATION, task_of
 
+        if cuda_graphs and (len(names) > 1 or best_device().type != "cuda"):
+            raise UserError("--cuda-graphs: decoding steps are recorded for one model, on a CUDA GPU; leave it out")
         with opened_output(None if output is None else Path(output)) as file:
             count, settings = 0, {}
             if workers == 0 or (workers is None and not is_large(path)):

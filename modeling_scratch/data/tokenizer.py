@@ -18,7 +18,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError, as_user_error
 from ..loading import NO_REMOTE_CODE, has_whole_symbols
-from ..model.batched_generation import INVISIBLE, SEPARATOR
+from ..model.batched_generation import INVISIBLE, SEPARATOR, is_panic
 from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
 from .sources import side_of, whole_sources
@@ -97,14 +97,11 @@ def _train_symbols(
 
 @contextmanager
 def _explained_panic() -> Iterator[None]:
-    """
-    Raise UserError if a regular expression takes too many steps on a text. The tokenizers library (0.23) then raises
-    pyo3_runtime.PanicException, which is no Exception and cannot be imported.
-    """
+    """Raise UserError if a regular expression takes too many steps on a text."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not is_panic(error):
             raise
         raise UserError(
             f"tokenizer.pattern gives up on a text ({error}); write it without repetitions of repetitions, such as "

@@ -26,16 +26,18 @@ def __getattr__(name: str):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
-    from . import modeling_scratch, translation_pipeline
+    from . import modeling_scratch, stacks, translation_pipeline
     from .configuration_scratch import ScratchConfig
 
     classes = {"AutoConfig": ScratchConfig, "AutoModel": modeling_scratch.ScratchModel}
     classes["AutoModelForSeq2SeqLM"] = modeling_scratch.ScratchForConditionalGeneration
     classes["AutoModelForTextEncoding"] = modeling_scratch.ScratchEncoderModel
     AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)
-    AutoModel.register(ScratchConfig, classes["AutoModel"], exist_ok=True)
+    # Of several classes, Transformers takes the one that the config's `architectures` names, else the first.
+    parts = (modeling_scratch.ScratchEncoderModel, stacks.ScratchEncoder, stacks.ScratchDecoder)
+    AutoModel.register(ScratchConfig, (classes["AutoModel"], *parts), exist_ok=True)  # type: ignore[arg-type]
     AutoModelForSeq2SeqLM.register(ScratchConfig, classes["AutoModelForSeq2SeqLM"], exist_ok=True)
-    AutoModelForTextEncoding.register(ScratchConfig, classes["AutoModelForTextEncoding"], exist_ok=True)
+    AutoModelForTextEncoding.register(ScratchConfig, parts[:2], exist_ok=True)  # type: ignore[arg-type]
     for auto_class, each in classes.items():  # makes save_pretrained copy the code beside the weights
         each.register_for_auto_class(auto_class)
     found = {each: getattr(modeling_scratch, each, None) for each in __all__}

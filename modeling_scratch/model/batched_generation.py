@@ -41,6 +41,14 @@ def with_features(text: str, features: str = "") -> str:
     return "".join(f"{tag}{SEPARATOR}" for tag in tags) + text
 
 
+def is_panic(error: BaseException) -> bool:
+    """
+    Whether the tokenizers library (0.23) gave up, as it does if a regular expression takes too many steps on a text. It
+    then raises pyo3_runtime.PanicException, which is no Exception and cannot be imported.
+    """
+    return type(error).__name__ == "PanicException"
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
@@ -82,7 +90,7 @@ def tokenize(
         try:
             rows = tokenizer(texts, truncation=False, verbose=False).input_ids
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # that of pyo3_runtime, which cannot be imported
+            if not is_panic(error):
                 raise
             raise ValueError(f"the tokenizer cannot read one of the inputs: {error}") from None
         for index, row in zip(filled, rows, strict=True):

@@ -114,6 +114,7 @@ class ScratchConfig(PreTrainedConfig):
         given["rope_parameters"] = _ROPE_DEFAULTS | older | {key: rope[key] for key in rope if key != "type"}
         self._check(given)
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
+        kwargs["architectures"] = kwargs.get("architectures") or []  # an Auto class of several models iterates over it
         pipelines = kwargs.get("custom_pipelines") or {}
         kwargs["custom_pipelines"] = ({} if TEXT2TEXT in pipelines else pipelines_for(TRANSLATION)) | pipelines
         # Set before and after: some releases read the fields while initializing, and some change them.

@@ -44,12 +44,19 @@ except ImportError as error:
 _HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 
 
+def _refuse_parts(config: ScratchConfig, *names: str) -> None:
+    """Raise ValueError for the config of a part of these names, whose checkpoint lacks weights or names others."""
+    if {*names} & {saved := (config.architectures or [""])[0]}:
+        raise ValueError(f"a {saved} was saved alone, and the rest would be random: load it with that class")
+
+
 class ScratchEncoderModel(ScratchPreTrainedModel):
     """The encoder alone, which also loads from a full checkpoint: sentences in, a vector per token out."""
 
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def __init__(self, config: ScratchConfig):
+        _refuse_parts(config, "ScratchEncoder", "ScratchDecoder")
         config = config_of_part(config, "modeling_scratch.ScratchEncoderModel")
         config.auto_map["AutoModelForTextEncoding"] = config.auto_map["AutoModel"]
         super().__init__(config)
@@ -79,8 +86,7 @@ class ScratchModel(ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: ScratchConfig):
-        if {"ScratchEncoderModel", "ScratchEncoder", "ScratchDecoder"} & {saved := (config.architectures or [""])[0]}:
-            raise ValueError(f"a {saved} was saved alone, and the rest would be random: load it with that class")
+        _refuse_parts(config, "ScratchEncoderModel", "ScratchEncoder", "ScratchDecoder")
         super().__init__(config)
         self.encoder = ScratchEncoder(config)
         self.decoder = ScratchDecoder(config)
@@ -203,11 +209,16 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
-        """The inherited method, which also remembers where the model came from: see `hub_options`."""
+        """
+        The inherited method, which also remembers where the model came from, see `hub_options`, and gets its
+        confidence.json from the Hub into the cache, where `save_pretrained` reads it.
+        """
         loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         options = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         _HUB_OPTIONS[model] = {name: kwargs[name] for name in options if kwargs.get(name)}
+        with suppress(Exception):  # the Hub client and its dependencies raise many types; the model works without
+            Confidence.load(model.name_or_path, **model.hub_options)
         return loaded
 
     @property
@@ -236,11 +247,20 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
     def save_pretrained(self, save_directory: str | Path, is_main_process: bool = True, *args, **kwargs) -> None:
         """The inherited method, with the confidence.json of the model that this one was loaded from, if it has any."""
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if is_main_process:
+            self._save_confidence(save_directory)
+
+    def _upload_modified_files(self, working_dir: str | Path, *args, **kwargs):
+        # save_pretrained(push_to_hub=True) uploads what has changed since it was called, before it returns.
+        self._save_confidence(working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
+    def _save_confidence(self, folder: str | Path) -> None:
         confidence = None
-        with suppress(OSError, ValueError):  # the model has been removed meanwhile, or the Hub does not answer
-            confidence = Confidence.load(self.name_or_path, **self.hub_options)
-        if confidence is not None and is_main_process:
-            (Path(save_directory) / FILE).write_text(confidence.text(), encoding="utf-8")
+        with suppress(OSError, ValueError):  # the model has been removed meanwhile, or its file is damaged
+            confidence = Confidence.load(self.name_or_path, **self.hub_options | {"local_files_only": True})
+        if confidence is not None:
+            (Path(folder) / FILE).write_text(confidence.text(), encoding="utf-8")
 
     def generate(self, *args, **kwargs):
         """

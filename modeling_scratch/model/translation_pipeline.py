@@ -177,6 +177,8 @@ class ScratchTranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_FOLDER)
+        if self.confidence is not None:  # which the model's own code, if it is older, does not save
+            (Path(save_directory) / FILE).write_text(self.confidence.text(), encoding="utf-8")
 
     def _sanitize_parameters(self, **settings) -> tuple[dict, dict, dict]:
         """The inherited constructor calls this with the arguments that it does not know itself."""

@@ -165,7 +165,7 @@ def test_a_conversion_that_gives_something_else_is_found(tmp_path, trained, monk
     for folder, each in ((tmp_path / "original", model), (tmp_path / "converted", to_marian(model))):
         each.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    _, finding = check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
+    (finding,) = check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
     assert f"{len(PROBES)} inputs" in finding
     edit("generation_config.json", '"max_new_tokens": 10', '"max_new_tokens": 3')(tmp_path / "converted")
     with pytest.raises(ValueError, match="other outputs than"):

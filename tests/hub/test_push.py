@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_scratch import ScratchTranslationPipeline
 from modeling_scratch.hub.allowed_files import EVAL_RESULTS, chosen_files
 from modeling_scratch.hub.probe import HANDLER
+from modeling_scratch.model.confidence import Confidence, NgramSet
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 from modeling_scratch.training.folder import WEIGHTS
 
@@ -562,3 +563,29 @@ def test_push_to_hub_of_transformers_uploads_the_code_and_keeps_the_card(hub, cl
     assert hub.titles(MODEL)[-2:] == ["First", "initial commit"]
     assert "# Edited by hand" in card(hub)
     assert {"modeling_scratch.py", "translation_pipeline.py", WEIGHTS} <= set(hub.files(MODEL))
+
+
+def client_save_and_push(folder: str) -> None:
+    from huggingface_hub import HfApi
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(MODEL)
+    HfApi().whoami()
+    model.save_pretrained(folder)
+    HfApi().whoami()
+    model.save_pretrained(folder, push_to_hub=True, repo_id="ada/tuned")
+
+
+def test_a_model_from_the_hub_is_saved_and_pushed_with_its_confidence(hub, client, run, tmp_path):
+    """Saving asks the Hub for nothing. Transformers 5.24 pushes what has changed since save_pretrained was called."""
+    text = Confidence({"length_ratio": (0.5, 0.1)}, 7, NgramSet(b"1")).text()
+    hub.create(MODEL)
+    files = {name: (run / name).read_bytes() for name in ("config.json", "generation_config.json", WEIGHTS)}
+    hub.commit(MODEL, files | {"confidence.json": text.encode()})
+    client(client_save_and_push, folder=str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "confidence.json").read_text() == text
+    first, second = (place for place, each in enumerate(hub.requests) if "whoami" in each)
+    assert second == first + 1
+    assert hub.files("ada/tuned")["confidence.json"] == text.encode()
+    assert len(hub.titles("ada/tuned")) == 2
+    assert WEIGHTS in hub.files("ada/tuned")

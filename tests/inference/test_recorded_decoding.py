@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import FEW_LAYERS, every_choice_and_slowly_every_variant, padded
 from search_cases import SETTINGS, check_random_cases, inherited, same
+from waiting import wait_until
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference import recorded_decoding
@@ -183,13 +184,13 @@ def test_threads_do_not_share_a_recording(search, steps, monkeypatch):
         if not first:
             first.append(True)
             inside.set()
-            assert leave.wait(60)
+            wait_until(leave.is_set)
         return logits
 
     monkeypatch.setattr(RecordedDecoder, "__call__", waiting)
     thread = threading.Thread(target=lambda: found.append(generate()))
     thread.start()
-    assert inside.wait(60)
+    wait_until(inside.is_set)
     steps.clear()
     assert torch.equal(generate(), expected)
     assert not steps

@@ -31,7 +31,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
+from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration, ScratchModel
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model.confidence import Confidence, NgramSet
 
@@ -384,7 +384,7 @@ def test_fsdp_plans_name_the_layers(make_model):
 
 
 def test_every_head_is_saved_with_its_code(make_model, tmp_path):
-    """And AutoModel loads an encoder or decoder that was saved alone, not a whole model with a random half."""
+    """And the Auto classes load an encoder or decoder that was saved alone, not a model that is random in part."""
     model = make_model()
     whole, parts = [model, model.model], [ScratchEncoderModel(model.config), model.get_encoder(), model.get_decoder()]
     for head in (*parts, *whole):
@@ -399,8 +399,23 @@ def test_every_head_is_saved_with_its_code(make_model, tmp_path):
         assert (folder / f"{auto_map['AutoModel'].partition('.')[0]}.py").is_file()
     for head in parts:
         folder = tmp_path / head.__class__.__name__
-        again = type(head).from_pretrained(folder)
-        assert all(map(torch.equal, again.state_dict().values(), head.state_dict().values()))
-        for auto_class in (AutoModel, AutoModelForSeq2SeqLM):
-            with pytest.raises(ValueError, match="was saved alone"):
-                auto_class.from_pretrained(folder)
+        loaders = [type(head), AutoModel]
+        loaders += [AutoModelForTextEncoding] if head is not model.get_decoder() else []
+        for loader in loaders:
+            again, report = loader.from_pretrained(folder, output_loading_info=True)
+            assert type(again) is type(head)
+            assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+            assert all(map(torch.equal, again.state_dict().values(), head.state_dict().values()))
+    refused = [(AutoModelForSeq2SeqLM, head) for head in parts]
+    refused += [(AutoModelForTextEncoding, parts[2]), (ScratchEncoderModel, parts[1]), (ScratchEncoderModel, parts[2])]
+    for loader, head in refused:
+        with pytest.raises(ValueError, match="was saved alone"):
+            loader.from_pretrained(tmp_path / head.__class__.__name__)
+
+
+@pytest.mark.parametrize("architectures", [None, [], ["ScratchForConditionalGeneration"]])
+def test_auto_classes_make_models_of_configs_that_name_no_part(architectures):
+    """Transformers 5.24 iterates over the architectures, which are None in other configs that are not of a model."""
+    config = ScratchConfig(**SMALL_MODEL, architectures=architectures)
+    assert type(AutoModel.from_config(config)) is ScratchModel
+    assert type(AutoModelForTextEncoding.from_config(config)) is ScratchEncoderModel

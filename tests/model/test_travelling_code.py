@@ -18,6 +18,7 @@ PACKAGE = ROOT / "modeling_scratch" / "model"
 # Private names of other packages that may be read, and why.
 READ = {
     "_attn_implementation": "the documented way for a model to learn which attention function was chosen",
+    "_upload_modified_files": "the inherited method, of the one that is overridden",
 }
 # Private hooks of Transformers' base classes that are overridden; only Transformers calls them.
 OVERRIDDEN = {
@@ -28,6 +29,7 @@ OVERRIDDEN = {
     "_supports_sdpa": "attention functions",
     "_can_compile_fullgraph": "static caches may compile",
     "_fsdp_plan": "how FSDP shards",
+    "_upload_modified_files": "the confidence is pushed too",
     "_sanitize_parameters": "abstract in Pipeline",
     "_forward": "abstract in Pipeline",
     "_load_tokenizer": "what `pipeline` loads",

@@ -117,7 +117,7 @@ def test_an_output_that_says_nothing_is_doubtful(text, by_translator, otherwise,
     assert (other[0].confidence == 0) == (otherwise == 0)
 
 
-def test_pipeline_translate_and_translator_agree(calibrated, tmp_path):
+def test_pipeline_translate_and_translator_agree(calibrated, tmp_path, monkeypatch):
     texts = [*sources(calibrated, "test")[:4], "Zwei ganz andere Sprachen sind dies."]
     translator = Translator.load([str(calibrated)])
     expected = [row[0].confidence for row in translator.translate(texts, scores=True)]
@@ -130,6 +130,10 @@ def test_pipeline_translate_and_translator_agree(calibrated, tmp_path):
     assert [each.keys() for each in several] == [{"translation_text", "score", "confidence"}] * 2
     pipe.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "confidence.json").read_text() == (calibrated / "confidence.json").read_text()
+    with monkeypatch.context() as patch:  # the model's own code, from before it saved the file
+        patch.delattr(ScratchForConditionalGeneration, "save_pretrained")
+        pipe.save_pretrained(tmp_path / "older")
+    assert (tmp_path / "older" / "confidence.json").read_text() == (calibrated / "confidence.json").read_text()
     del pipe.confidence
     pipe.model.name_or_path = ""
     with pytest.raises(ValueError, match=r"return_confidence: the model has no confidence\.json"):
