@@ -35,9 +35,9 @@ def __getattr__(name: str):
     AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)
     # Of several classes, Transformers takes the one that the config's `architectures` names, else the first.
     parts = (modeling_scratch.ScratchEncoderModel, stacks.ScratchEncoder, stacks.ScratchDecoder)
-    AutoModel.register(ScratchConfig, (classes["AutoModel"], *parts), exist_ok=True)  # type: ignore[arg-type]
+    AutoModel.register(ScratchConfig, (classes["AutoModel"], *parts), exist_ok=True)
     AutoModelForSeq2SeqLM.register(ScratchConfig, classes["AutoModelForSeq2SeqLM"], exist_ok=True)
-    AutoModelForTextEncoding.register(ScratchConfig, parts[:2], exist_ok=True)  # type: ignore[arg-type]
+    AutoModelForTextEncoding.register(ScratchConfig, parts[:2], exist_ok=True)
     for auto_class, each in classes.items():  # makes save_pretrained copy the code beside the weights
         each.register_for_auto_class(auto_class)
     found = {each: getattr(modeling_scratch, each, None) for each in __all__}
