@@ -164,6 +164,20 @@ def _check_generation_config(name: str, model: PreTrainedModel, content: dict[st
         raise UserError(
             f"{name}: {GENERATION_CONFIG_NAME}: {'.'.join(map(str, wrong['loc']))} {expected}, got {wrong['input']!r}"
         ) from None
+    if isinstance(config, ScratchConfig):
+        for key in ("eos_token_id", "decoder_start_token_id"):
+            given, own = getattr(settings, key), getattr(config, key)
+            ids = given if isinstance(given, list) else [given]
+            if wrong_ids := [each for each in ids if each is not None and not 0 <= each < config.target_vocab_size]:
+                raise UserError(
+                    f"{name}: {GENERATION_CONFIG_NAME}: {key} is {wrong_ids[0]}, but the vocabulary has ids below "
+                    f"{config.target_vocab_size}: {_RESTORE}"
+                )
+            if own not in ids:
+                logger.warning(
+                    f"{name}: {GENERATION_CONFIG_NAME}: {key} is {given}, but {own} in config.json, with which the "
+                    "model was trained"
+                )
 
 
 def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -87,6 +87,21 @@ def test_token_ids_that_generation_settings_lack_are_those_of_the_config(key, sa
     assert f"generation_config.json has no {key}" in caplog.text
 
 
+@pytest.mark.parametrize("key", ["eos_token_id", "decoder_start_token_id"])
+def test_token_ids_that_are_not_those_of_the_config_are_named(key, saved, caplog):
+    """A further end token is the caller's business; one outside the vocabulary never ends anything."""
+    path = saved / "generation_config.json"
+    path.write_text(json.dumps(GENERATION | {"eos_token_id": [GENERATION["eos_token_id"], 7]}))
+    load_translator(str(saved))
+    assert not caplog.text
+    path.write_text(json.dumps(GENERATION | {key: 7}))
+    load_translator(str(saved))
+    assert f"{key} is 7, but {GENERATION[key]} in config.json" in caplog.text
+    path.write_text(json.dumps(GENERATION | {key: 999}))
+    with pytest.raises(UserError, match=f"{key} is 999, but the vocabulary has ids below"):
+        load_translator(str(saved))
+
+
 def test_a_model_that_was_saved_without_settings_loads_with_a_warning(caplog):
     load_translator(str(Path(__file__).parent / "model" / "frozen_checkpoint" / "shared"))
     assert "outputs end after 20 tokens" in caplog.text

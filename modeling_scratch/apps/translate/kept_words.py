@@ -28,7 +28,10 @@ def _nested(depth: int) -> str:
 # What stands in C between "%" and the letter: flags (with all first zeros), width, precision, length. The flags "," and
 # "(" are those of java.util.Formatter; "(" is one only before another flag or a width, since "%(" may be a percentage
 # and a bracket.
-_SIZE = r"(?:[-+0#,]|\((?=[-+0-9#,.]))*(?:[1-9][0-9]*|\*(?:[0-9]+\$)?)?(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?(?:hh|ll|[hlLqjzt])?"
+_SIZE = (
+    r"(?:[-+0#,]|\((?=[-+0-9#,.]))*(?:[1-9][0-9]*|\*(?:[0-9]+\$)?)?(?:\.(?:[0-9]+|\*(?:[0-9]+\$)?))?"
+    r"(?:hh|ll|[hlLqjzt])?"
+)
 _DATE = r"[tT][HIklMSLNpzZsQBbhAaCYyjmdeRTrDFc]"  # of java.util.Formatter (Java 21)
 _PLACEHOLDERS = (
     r"\$?\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} ${{ name }} {% tag %}
