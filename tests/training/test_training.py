@@ -125,10 +125,10 @@ def test_fine_tuning_warns_about_a_test_set_that_it_made_worse(tmp_path, caplog)
     assert "old: not compared" in caplog.text
 
 
-def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Accelerator, "log", lambda self, values, step: seen.extend(values))
-    log = RunLog(Accelerator(cpu=True), tmp_path, Progress(step=1), SimpleNamespace(epochs=lambda: 0.5), 2)
+def test_each_test_set_has_its_own_name_in_trackers(tmp_path):
+    seen, accelerator = [], Accelerator(cpu=True)
+    accelerator.trackers = [SimpleNamespace(name="own", log=lambda values, step: seen.extend(values))]
+    log = RunLog(accelerator, tmp_path, Progress(step=1), SimpleNamespace(epochs=lambda: 0.5), 2)
     for more in ({"split": "test"}, {"split": "test", "name": "old"}, {"split": "before", "name": "old"}):
         log.record({**more, "final": True, "bleu": 2.0})
     assert [name for name in seen if name.endswith("bleu")] == ["test/bleu", "test/old/bleu", "before/old/bleu"]

@@ -9,7 +9,7 @@ from typing import Any
 from ...languages import is_same_language
 from ..translate.kept_words import KeptWords
 from .catalogs import Entry
-from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, source_of
+from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, translated_text
 from .regions import Region
 
 logger = logging.getLogger(__name__)
@@ -71,13 +71,13 @@ def _plural(
 ) -> Iterator[Entry]:
     """
     The strings of a message with a plural, of which the first is for the number 1 and the last for many. They stay if a
-    form would say a wrong number, see `source_of`.
+    form would say a wrong number, see `translated_text`.
     """
     raws, last = [text[start:end] for start, end in places], places[-1]
     shown = [[raw[start:end] for start, end in kept.spans(raw)] for raw in (raws[0], raws[-1])]
     values = [[each for each in found if is_value(each)] for found in shown]
     count = count_of(forms) or 2
-    sources = [source_of(numbers_of(forms).get(number, set()), *values) for number in range(count)]
+    sources = [translated_text(numbers_of(forms).get(number, set()), *values) for number in range(count)]
     if None in sources:
         line = text.count("\n", 0, places[0][0]) + 1
         logger.info(f"line {line:,}: left as it is: a plural form stands for several numbers, and no text shows which")

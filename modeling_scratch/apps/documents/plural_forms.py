@@ -74,7 +74,7 @@ def _is_number(placeholder: str) -> bool:
     return _NUMBER_TYPE.fullmatch(placeholder) is not None or any(word.lower() in _COUNTS for word in words)
 
 
-def source_of(
+def translated_text(
     numbers: set[int], singular: Sequence[str], plural: Sequence[str], is_typed: bool = False
 ) -> Literal["singular", "plural"] | None:
     """

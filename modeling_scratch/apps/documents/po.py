@@ -13,7 +13,7 @@ from ..translate.paragraphs import Translated
 from .catalogs import Entry, check_language, error_at, message, read_entries, unescaped
 from .document import Document
 from .format_flags import LANGUAGES, Placeholders
-from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, source_of
+from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, translated_text
 from .restructured_text import rest_begin, rest_escape, rest_names, rest_references, rest_tokens, rest_written
 
 logger = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ def _plurals_of(
         # Babel 2.19 compares the second form with the plural in every language; in Arabic, it is that for 1.
         if index and numbers == {1} and set(plural) - set(singular):
             return fields["plural"]
-        source = source_of(numbers, singular, plural, not _TYPED.isdisjoint(found.languages))
+        source = translated_text(numbers, singular, plural, not _TYPED.isdisjoint(found.languages))
         return fields[source] if source else None
 
     return count_of(declared or ""), field_of
