@@ -41,13 +41,13 @@ PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
 # Text that makes an element a reference to a footnote.
 _FOOTNOTE = {
-    # Also [note 1], as groups of notes in MediaWiki.
-    "sup": re.compile(r"[(\[]?\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*[)\]]?|\[[\w.-]{1,20}\s\d{1,3}\]|[*†‡§¶]+"),  # noqa: RUF001
+    # Also what MediaWiki puts in brackets: [a], [note 1], [citation needed].
+    "sup": re.compile(r"\(?\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*\)?|\[[^\[\]]{1,40}\]|[*†‡§¶]+"),  # noqa: RUF001
     "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+"),
 }
 # The same for what declares that it is one, as EPUB 3 (epub:type) and DPUB-ARIA (role) define, and for what is raised
 # and a link to a place in a page.
-_DECLARED_FOOTNOTE = re.compile(r"[\W_]*(?:\d+[a-z]?|[a-z]|[ivxlcdm]+)?[\W_]*", re.IGNORECASE)
+_DECLARED_FOOTNOTE = re.compile(r"[\W_]*(?:(?:[^\W\d_]{1,20}\.?\s)?\d+[a-z]?|[a-z]|[ivxlcdm]+)?[\W_]*", re.IGNORECASE)
 _DECLARATIONS = {"noteref", "doc-noteref"}
 _LONGEST_MARK = 6
 _MAX_FOOTNOTE_TOKENS = 30

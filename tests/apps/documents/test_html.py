@@ -229,6 +229,8 @@ def test_a_page_that_declares_another_encoding_gets_references():
         '<sup class="reference"><a href="#cite_note-a">[a]</a></sup>',
         '<sup class="reference"><a href="#cite_note-1"><span>[</span>note&#160;1<span>]</span></a></sup>',
         "<sup>[note 1]</sup>",
+        '<sup>[<i><a href="/wiki/Sources">source needed</a></i>]</sup>',
+        '<a role="doc-noteref" href="#n1">Note 1</a>',
         '<sup><a href="#fn1">a</a></sup>',
         '<a href="notes.html#n1"><sup>iv</sup></a>',
     ],
