@@ -305,15 +305,15 @@ def test_embeddings_that_merging_has_replaced_are_saved_as_separate(
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert "NOT tie" not in caplog.text
     for each in (merged, loaded):
-        torch.testing.assert_close(each(**inputs).logits, expected, rtol=0, atol=0)
+        torch.testing.assert_close(each(**inputs).logits, expected, rtol=0, atol=1e-4)
         if shared:
             each.resize_token_embeddings(70)
-            torch.testing.assert_close(each(**inputs).logits[..., :61], expected, rtol=0, atol=1e-6)
+            torch.testing.assert_close(each(**inputs).logits[..., :61], expected, rtol=0, atol=1e-4)
         else:
             with pytest.raises(ValueError, match="this model has two"):
                 each.resize_token_embeddings(70)
         each.tie_weights()
-        torch.testing.assert_close(each(**inputs).logits[..., :61], expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(each(**inputs).logits[..., :61], expected, rtol=0, atol=1e-4)
 
 
 def test_seq2seq_trainer_accumulates_gradients_translates_and_saves(make_model, tmp_path):
