@@ -2,6 +2,7 @@
 
 import gettext
 import io
+import json
 import logging
 import re
 import shutil
@@ -404,6 +405,12 @@ def test_doubtful_translations_are_fuzzy_and_counted(caplog):
 
 def test_the_command_marks_what_its_model_doubts(tmp_path, monkeypatch):
     folder = calibrate(shutil.copytree(one_vocabulary(), tmp_path / "model"))
+    confidence = json.loads((folder / "confidence.json").read_text())
+    del confidence["signals"]["mean_log_probability"]  # which rounding decides, since the model has hardly learnt
+    (folder / "confidence.json").write_text(json.dumps(confidence))
+    settings = json.loads((folder / "generation_config.json").read_text())
+    settings["exponential_decay_length_penalty"] = [4, 2.0]  # so that no output is cut
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     texts = [SENTENCES[0], *DOUBTS, f"{SENTENCES[0]} {next(iter(DOUBTS))}"]
     catalog = "\n".join(map(message, texts)).encode()
     code, output, error = run_translate(monkeypatch, folder, catalog, format="po", max_new_tokens=60)
