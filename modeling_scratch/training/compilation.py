@@ -1,9 +1,9 @@
 """What makes training fast on a GPU: compiled layers, and updates that are recorded and replayed."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -61,14 +61,20 @@ def uses_bins(recipe: Recipe, accelerator: Accelerator) -> bool:
 
 def compile_layers(model: PreTrainedModel, **options) -> None:
     """
-    Compile each layer's call in place, so that weights keep their names. Layers of a kind share a graph, including
-    those that hooks, adapters or sharding have changed in the same way.
+    Compile each layer's call in place, so that weights keep their names. In evaluation mode the layers run as if they
+    were not compiled. Layers of a kind share what is compiled, including those that hooks, adapters or sharding have
+    changed in the same way.
     """
     # DDP would split graphs at its bucket boundaries, in the middle of layers.
     torch._dynamo.config.optimize_ddp = False
     for stack in (model.model.encoder, model.model.decoder):
         for layer in stack.layers:
             layer.compile(**{"dynamic": True, **options})
+            layer._compiled_call_impl = partial(_call, layer, layer._compiled_call_impl)
+
+
+def _call(layer: nn.Module, compiled: Callable, *arguments, **options):
+    return (compiled if layer.training else layer._call_impl)(*arguments, **options)
 
 
 def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:
@@ -76,19 +82,6 @@ def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, tor
     collate = BinCollator(model.config.pad_token_id, rows=_ROWS)
     collate.length = _BIN
     return {name: tensor.to(device) for name, tensor in collate([([1, 1], [1, 1])]).items()}
-
-
-@contextmanager
-def not_compiled(model: nn.Module) -> Iterator[None]:
-    """A context in which the model's layers run without their compiled calls, for evaluation and translation."""
-    compiled = [(each, each._compiled_call_impl) for each in model.modules() if each._compiled_call_impl is not None]
-    try:
-        for layer, _ in compiled:
-            layer._compiled_call_impl = None
-        yield
-    finally:
-        for layer, call in compiled:
-            layer._compiled_call_impl = call
 
 
 def make_graphs(model: PreTrainedModel, step: TrainingStep) -> None:

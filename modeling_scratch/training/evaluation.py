@@ -29,7 +29,6 @@ from ..metrics import GROUPED, METRICS, can_tell, check_beams, grouped_by_source
 from ..model.batched_generation import setting_of
 from ..model.confidence import DOUBTFUL, Confidence
 from ..recipe.schema import DataSection, EvaluationSection, Recipe
-from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
 from .inputs import Inputs, check_metrics, gold_links_of
 from .processes import advising_on_memory, main_first, on_main
@@ -88,7 +87,7 @@ def validation_loss(
     """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
     tokens, pad = min(recipe.optimization.tokens_per_batch, _LOSS_TOKENS), inputs.tokenizers[0].pad_token_id
     advice = f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
-    with not_compiled(model), advising_on_memory(accelerator, "evaluating", advice):
+    with advising_on_memory(accelerator, "evaluating", advice):
         return corpus_loss(model, inputs.validation_data, tokens, pad, accelerator, stop)
 
 
@@ -137,10 +136,9 @@ def translate_split(
     """Translations of a split, and their scores; `options` of `translate_and_score`."""
     advice = advice_to_halve(recipe.evaluation)
     explained = advising_on_memory(accelerator, f"decoding the {split} split", advice)
-    with not_compiled(model):
-        return translate_and_score(
-            recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
-        )
+    return translate_and_score(
+        recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
+    )
 
 
 def advice_to_halve(section: EvaluationSection) -> str:
@@ -169,7 +167,7 @@ def final_scores(
     """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
     logger.info(f"scoring the final weights on the {len(inputs.pairs[split]):,} pairs of the {split} split")
     translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split, confidence=confidence)
-    with not_compiled(model), evaluating(model, accelerator):
+    with evaluating(model, accelerator):
         scores |= alignment_scores(recipe, model, inputs.tokenizers, split, inputs.pairs[split])
     named = {"split": "test", "name": split} if split in recipe.data.test_sets else {"split": split}
     return translations, {**named, "final": True, "num_beams": recipe.evaluation.num_beams, **scores}

@@ -26,7 +26,6 @@ from ..recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import FEATURES, SOURCE, TARGET, Recipe
 from .calibration import calibrate
 from .checkpoints import stored_weights
-from .compilation import not_compiled
 from .evaluation import evaluating, final_scores, final_splits, translate_split, validation_loss
 from .folder import (
     BEFORE,
@@ -147,7 +146,7 @@ def _choose_alignment_heads(
 ) -> None:
     """Choose the heads that best align the validation split, and write them to the generation config."""
     gold, config = gold_links_of(recipe, "validation"), model.generation_config
-    with not_compiled(model), evaluating(model, accelerator):
+    with evaluating(model, accelerator):
         weights = Aligner(model, *inputs.tokenizers).weights_by_head(*texts(inputs.pairs["validation"]))
         heads, rate = choose_heads(weights, gold)
         config.alignment_heads = heads  # type: ignore[attr-defined]  # one of Whisper's
@@ -165,8 +164,7 @@ def _calibrate(
     stop: StopRequest,
 ) -> Confidence | None:
     """Write confidence.json and return its content; None, and no file, if it cannot be calibrated."""
-    with not_compiled(model):
-        confidence = calibrate(recipe, accelerator, inputs, model, stop)
+    confidence = calibrate(recipe, accelerator, inputs, model, stop)
     path = folder.path / CONFIDENCE
     if confidence is None:
         on_main(accelerator, lambda: remove(path))
