@@ -35,9 +35,9 @@ from modeling_scratch.data.batches import BatchShare, BinCollator
 from modeling_scratch.inference.recorded_decoding import record_decoding
 from modeling_scratch.recipe import shipped_recipes
 from modeling_scratch.recipe.reading import load_recipe, planned_config
-from modeling_scratch.training.compilation import make_graphs
+from modeling_scratch.training.captured_updates import make_training_step
+from modeling_scratch.training.compilation import compile_training
 from modeling_scratch.training.fast_layers import use_fast_layers
-from modeling_scratch.training.step import TrainingStep
 from modeling_scratch.training.throughput import operations_per_target_token, peak_of
 
 PEERS = ("MarianMT", "nn.Transformer")
@@ -88,10 +88,10 @@ def our_updates(recipe, model, batches: Batches, is_compiled: bool, options) -> 
     """What makes an update with each batch, as a run does."""
     accelerator = options.accelerator
     use_fast_layers(model)
-    step = TrainingStep(accelerator, model.to(options.device), recipe.optimization, options.device == "cuda")
+    step = make_training_step(accelerator, model.to(options.device), recipe.optimization)
     step.model.train()
     if is_compiled:
-        make_graphs(accelerator.unwrap_model(step.model), step)
+        compile_training(step)
     counts = [peers.target_tokens(batch) for batch in batches]
     if options.device == "cuda":
         batches = [{name: tensor.pin_memory() for name, tensor in batch.items()} for batch in batches]

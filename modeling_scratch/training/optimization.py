@@ -39,7 +39,7 @@ def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: 
 
 
 def make_optimizer(
-    model: PreTrainedModel, optimization: OptimizationSection, precision: str = "no", rate: torch.Tensor | None = None
+    model: PreTrainedModel, optimization: OptimizationSection, precision: str = "no"
 ) -> torch.optim.Optimizer:
     """
     Adam (section 5.3), with decoupled weight decay for matrices, but not for biases, norms and embeddings; or Muon for
@@ -47,21 +47,19 @@ def make_optimizer(
 
     Args:
         precision: of the matrix products in training, as Accelerate names it; with "bf16", Muon's are in bf16 too.
-        rate: a number on the device that holds the learning rate, so that a recorded step follows it; None: the rate is
-            set in the parameter groups.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed = [parameter for parameter in parameters if parameter.ndim > 1 and id(parameter) not in embeddings]
     others = [parameter for parameter in parameters if parameter.ndim <= 1 or id(parameter) in embeddings]
     groups = [{"params": decayed, "weight_decay": optimization.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    lr = optimization.learning_rate if rate is None else rate
-    options: dict[str, Any] = {"lr": lr, "capturable": rate is not None}
-    options |= {"betas": optimization.betas, "eps": optimization.epsilon, "fused": True}
+    options: dict[str, Any] = {"lr": optimization.learning_rate, "betas": optimization.betas}
+    options |= {"eps": optimization.epsilon, "fused": True}
     if optimization.optimizer == "adamw":
         return torch.optim.AdamW(groups, **options)
     head = model.get_output_embeddings().weight
-    of_layers, of_head = [each for each in decayed if each is not head], [each for each in decayed if each is head]
+    of_layers = [matrix for matrix in decayed if matrix is not head]
+    of_head = [matrix for matrix in decayed if matrix is head]
     groups = [{**groups[0], "params": of_layers, "muon": True}, {**groups[0], "params": of_head, "muon": False}]
     groups = [group for group in [*groups, {"params": others, "weight_decay": 0.0, "muon": False}] if group["params"]]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -99,7 +97,7 @@ class Muon(torch.optim.AdamW):
                     self._update(parameters, group["lr"], group["weight_decay"])
 
     def _update(self, parameters: list[torch.Tensor], rate: float | torch.Tensor, weight_decay: float) -> None:
-        """Update matrices of one shape. A rate on the device is read there, as a recorded step must."""
+        """Update matrices of one shape. A rate on the device is read there, as a captured step must."""
         gradients, momenta = [parameter.grad for parameter in parameters], []
         for parameter in parameters:
             state = self.state[parameter]
@@ -110,12 +108,10 @@ class Muon(torch.optim.AdamW):
             momenta.append(state["momentum_buffer"])
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
         # Nesterov momentum.
-        updates = torch.stack([gathered(each) for each in torch._foreach_lerp(gradients, momenta, MOMENTUM)])
+        updates = torch.stack([gathered(update) for update in torch._foreach_lerp(gradients, momenta, MOMENTUM)])
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
-        directions = [
-            cut_like(parameter, each)
-            for parameter, each in zip(parameters, orthogonalized(updates.to(dtype)).to(updates.dtype), strict=True)
-        ]
+        directions = orthogonalized(updates.to(dtype)).to(updates.dtype)
+        directions = [cut_like(*pair) for pair in zip(parameters, directions, strict=True)]
         scale = -rate * 0.2 * math.sqrt(max(parameters[0].shape))
         torch._foreach_mul_(parameters, 1 - rate * weight_decay)
         if isinstance(scale, torch.Tensor):

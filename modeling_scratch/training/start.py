@@ -16,8 +16,9 @@ from ..errors import UserError
 from ..files import write_whole
 from ..recipe.reading import recipe_text
 from ..recipe.schema import OptimizationSection, Recipe
+from .captured_updates import make_training_step
 from .checkpoints import find_checkpoint, load_checkpoint, save_model_files
-from .compilation import is_compiled, is_recorded
+from .compilation import is_compiled, log_use_of_gpu
 from .folder import RECIPE, RunFolder
 from .inputs import Inputs, prepare_inputs
 from .processes import check_agreement, check_shared_folder, keep_threads, on_main, write_on_main
@@ -49,9 +50,9 @@ def begin_or_resume(
         progress = _new_progress(recipe, accelerator, inputs, total)
         check_agreement(accelerator, recipe, progress.compiled, progress.fingerprint, total)
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        recorded = is_recorded(accelerator, inputs.model)
-        _log_choices(recipe, accelerator, progress, total, recorded)
-        training_step = TrainingStep(accelerator, inputs.model, recipe.optimization, recorded)
+        _warn_of_length(recipe, total)
+        training_step = make_training_step(accelerator, inputs.model, recipe.optimization)
+        log_use_of_gpu(training_step, progress.compiled)
         if checkpoint is not None:
             progress = load_checkpoint(
                 checkpoint, recipe, accelerator, inputs.batches, training_step.optimizer, progress
@@ -130,8 +131,8 @@ def _new_progress(recipe: Recipe, accelerator: Accelerator, inputs: Inputs, tota
     )
 
 
-def _log_choices(recipe: Recipe, accelerator: Accelerator, progress: Progress, total: int, recorded: bool) -> None:
-    """Warn about a second length without effect and a warm-up that never ends; log how a GPU is used."""
+def _warn_of_length(recipe: Recipe, total: int) -> None:
+    """Warn about a second length without effect and a warm-up that never ends."""
     epochs, steps = recipe.optimization.max_epochs, recipe.optimization.max_steps
     if epochs and steps and total < steps:
         logger.warning(
@@ -143,7 +144,3 @@ def _log_choices(recipe: Recipe, accelerator: Accelerator, progress: Progress, t
             f"the learning rate is still growing when the run ends: optimization.warmup_steps is {warmup:,}, and there "
             f"are {total:,} updates"
         )
-    if accelerator.device.type != "cpu":
-        whether = {True: "", False: "not "}
-        layers = f"layers {whether[progress.compiled]}compiled"
-        logger.info(f"updates are {whether[recorded]}recorded, {layers} (docs/scaling.md, Training on a GPU)")

@@ -16,7 +16,7 @@ from ..errors import ProcessError, Stopped, UserError
 from ..metrics import tells_nothing, title_of
 from ..recipe.schema import EvaluationSection, Recipe
 from .checkpoints import save_checkpoint
-from .compilation import make_graphs
+from .compilation import compile_training
 from .evaluation import is_better, metric_can_tell, validate
 from .finish import finish, score_start
 from .inputs import Inputs
@@ -113,7 +113,7 @@ def train(
             if recipe.model.start_from and progress.step == 0:
                 score_start(recipe, accelerator, inputs, model, log, stop)
             if progress.compiled and progress.step < total:
-                make_graphs(model, training_step)
+                compile_training(training_step)
             batch_iterator, saved_at = batches.iterate(), time.monotonic()  # scoring and compiling do not count
             with log.progress_bar() as bar:
                 if progress.unsettled:  # the run was stopped between its last update and what was due after it

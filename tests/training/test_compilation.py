@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, run_training, train_losses
 from forked import run_group
@@ -24,17 +25,18 @@ from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.model import masking
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import compilation, graphs
+from modeling_scratch.recipe.schema import OptimizationSection
+from modeling_scratch.training import captured_updates, compilation
 from modeling_scratch.training import fused_loss as loss
+from modeling_scratch.training.captured_updates import CapturedTrainingStep, may_capture
 from modeling_scratch.training.compilation import (
     compile_layers,
     example_batch,
     is_compiled,
-    is_recorded,
     uses_bins,
 )
 from modeling_scratch.training.fused_loss import fused_cross_entropy
-from modeling_scratch.training.graphs import UpdateGraphs
+from modeling_scratch.training.step import TrainingStep
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings
@@ -115,7 +117,7 @@ def test_what_pays_on_a_gpu():
     gpu = {"device": torch.device("cuda"), "num_processes": 1, "distributed_type": DistributedType.NO, "scaler": None}
     one, float16 = SimpleNamespace(**gpu), SimpleNamespace(**gpu | {"scaler": object()})
     several = SimpleNamespace(**gpu | {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU})
-    assert [is_recorded(each) for each in (one, float16, several)] == [True, False, False]
+    assert [may_capture(each) for each in (one, float16, several)] == [True, False, False]
     for each in (one, float16, several):
         assert [is_compiled(recipe, each, updates) for updates in (10, 10**6)] == [False, has_triton()]
     assert [uses_bins(recipe, each) for each in (one, float16, several)] == [True] * 3
@@ -123,15 +125,15 @@ def test_what_pays_on_a_gpu():
     assert [uses_bins(recipe, each) for each in (one, float16, several)] == [True, False, False]
 
 
-def test_a_model_with_hooks_is_not_recorded(make_model):
+def test_updates_of_a_model_with_hooks_are_not_captured(make_model):
     """In a replay, no hook would run."""
     gpu = SimpleNamespace(
         device=torch.device("cuda"), num_processes=1, distributed_type=DistributedType.NO, scaler=None
     )
     model = make_model()
-    assert is_recorded(gpu, model)
+    assert may_capture(gpu, model)
     model.model.encoder.layers[0].self_attn.q_proj.register_forward_hook(lambda *_: None)
-    assert not is_recorded(gpu, model)
+    assert not may_capture(gpu, model)
 
 
 @pytest.mark.slow
@@ -222,7 +224,7 @@ class StandInGraph:
 replays: list[StandInGraph] = []
 
 
-def test_updates_are_recorded_from_the_second_use_of_a_shape_on(monkeypatch, caplog):
+def test_updates_are_captured_from_the_second_use_of_a_shape_on(make_model, monkeypatch, caplog):
     """
     If there is three times the memory of a plain one. With stand-ins for what needs a GPU; tests/gpu has the rest.
     Shapes that come once take no place from others.
@@ -234,28 +236,30 @@ def test_updates_are_recorded_from_the_second_use_of_a_shape_on(monkeypatch, cap
     names |= {"mem_get_info": lambda device: (free[0], 100)}
     for name, stand_in in (names | {"graph": lambda *_, **__: nullcontext()}).items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(graphs, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(captured_updates, "_MOST_SHAPES", 2)
     replays.clear()
     seen, steps = [], []
-    recorder = UpdateGraphs(lambda batches: seen.append(batches), lambda: steps.append(1), torch.device("cpu"))
+    monkeypatch.setattr(TrainingStep, "make_passes", lambda self, *given: seen.append(given))
+    monkeypatch.setattr(TrainingStep, "step_optimizer", lambda self: steps.append(1))
+    step = CapturedTrainingStep(Accelerator(cpu=True), make_model(**SHALLOW), OptimizationSection(max_steps=1))
 
     def update(*sizes: int) -> int:
-        """The graphs that were replayed."""
+        """The number of CUDA graphs that were replayed."""
         before = len(replays)
-        recorder.make_passes([{"input_ids": torch.full((size,), size)} for size in sizes])
-        recorder.make_step()
+        step.make_passes([{"input_ids": torch.full((size,), size)} for size in sizes], len(sizes), 1)
+        step.step_optimizer()
         return len(replays) - before
 
     assert [update(5) for _ in range(3)] == [0, 0, 0]
-    assert caplog.text.count("updates are not recorded") == 1
+    assert caplog.text.count("updates are not captured") == 1
     free[0] += 1
     assert [update(5) for _ in range(3)] == [2, 2, 2]
-    assert (len(seen), len(steps)) == (4, 4)  # three plain calls and one to record
+    assert (len(seen), len(steps)) == (4, 4)  # three plain calls and one to capture
     assert [update(size) for size in range(10, 20)] == [0] * 10
     assert [update(5, 6) for _ in range(3)] == [0, 2, 2]  # two micro-batches
     assert [update(7) for _ in range(3)] == [0, 0, 0]  # one shape too many
     assert [update(5), update(5, 6)] == [2, 2]
-    assert recorder.recorded[(torch.Size([5]),)][2][0]["input_ids"].tolist() == [5] * 5
+    assert step.captured[(torch.Size([5]),)].micro_batches[0]["input_ids"].tolist() == [5] * 5
 
 
 def test_a_compiled_loss_is_the_plain_one():

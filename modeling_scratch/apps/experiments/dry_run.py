@@ -16,11 +16,11 @@ from ...data.sources import SPLITS
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import recipe_text
 from ...recipe.schema import EMBEDDED, Recipe
-from ...training.compilation import is_compiled, is_recorded, make_graphs
+from ...training.captured_updates import CapturedTrainingStep, make_training_step
+from ...training.compilation import compile_training, is_compiled
 from ...training.inputs import BYTES_A_PARAMETER, Inputs, prepare_inputs
 from ...training.log import format_duration, speed
 from ...training.start import total_updates
-from ...training.step import TrainingStep
 from ...training.throughput import share_of_peak_per_token
 
 _MIB = 2**20
@@ -94,10 +94,10 @@ def updates_to_measure(
     Args:
         updates: in the whole run, on which it depends whether layers are compiled.
     """
-    step = TrainingStep(accelerator, inputs.model, recipe.optimization, is_recorded(accelerator, inputs.model))
+    step = make_training_step(accelerator, inputs.model, recipe.optimization)
     step.model.train()
     if is_compiled(recipe, accelerator, updates):
-        make_graphs(accelerator.unwrap_model(step.model), step)
+        compile_training(step)
 
     def update(batch: BatchShare, micro_batches: list[dict[str, torch.Tensor]]) -> None:
         step(replace(batch, micro_batches=iter(micro_batches)), recipe.optimization.learning_rate)
@@ -106,8 +106,8 @@ def updates_to_measure(
 
     for number, batch in enumerate(itertools.islice(inputs.batches.iterate(), _WARM_UP + _TIMED)):
         make = partial(update, batch, list(batch.micro_batches))
-        # With graphs, an update is recorded the second time, and then replayed.
-        for _ in range(2 if step.graphs is not None else int(number < _WARM_UP)):
+        # The second time that an update may be captured, it is; from then on it is replayed.
+        for _ in range(2 if isinstance(step, CapturedTrainingStep) else int(number < _WARM_UP)):
             make()
         if number >= _WARM_UP:
             yield make, batch.target_tokens
