@@ -13,7 +13,7 @@ fused AdamW. `busy` is the time in which the GPU computes, from PyTorch's profil
 host sets the pace. The share of the peak counts useful products only, without padding.
 
 Decoding is `generate()` for 16 new tokens, of this project's model and MarianMT with the same weights; on a GPU, also
-with this project's steps recorded (`record_decoding`).
+with this project's steps recorded (`capture_decoding`).
 """
 
 import argparse
@@ -32,7 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.apps.experiments.profile import is_kernel
 from modeling_scratch.data.batches import BatchShare, BinCollator
-from modeling_scratch.inference.recorded_decoding import record_decoding
+from modeling_scratch.inference.captured_decoding import capture_decoding
 from modeling_scratch.recipe import shipped_recipes
 from modeling_scratch.recipe.reading import load_recipe, planned_config
 from modeling_scratch.training.captured_updates import make_training_step
@@ -178,7 +178,7 @@ def decoding(options) -> None:
         models = {"ours": mine.to(options.device, dtype).eval(), "MarianMT": theirs.to(options.device, dtype).eval()}
         if options.device == "cuda":
             models["recorded"] = copy.deepcopy(models["ours"])
-            record_decoding(models["recorded"])
+            capture_decoding(models["recorded"])
         for beams in (1, 5):
             for size in (1, 64) if not options.tiny else (4,):
                 torch.manual_seed(1)

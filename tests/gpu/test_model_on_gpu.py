@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from transformers import GenerationMixin
 
 from modeling_scratch.data.batches import BinCollator
-from modeling_scratch.inference.recorded_decoding import record_decoding
+from modeling_scratch.inference.captured_decoding import capture_decoding
 from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import compile_layers, example_batch
 
@@ -109,7 +109,7 @@ def test_our_own_search_gives_the_tokens_of_the_inherited_one(seed, recorded, ma
     def make(**fields):
         model = make_model(**fields)
         if recorded:
-            record_decoding(model.cuda())
+            capture_decoding(model.cuda())
         return model
 
     check_random_cases(30, 10_000 * (seed + 1), make, monkeypatch, loops, "cuda")
@@ -121,7 +121,7 @@ def test_our_own_search_gives_the_tokens_of_the_inherited_one(seed, recorded, ma
 def test_recorded_steps_see_new_weights(autocast, beams, make_model, sentences, replays):
     """Which autocast narrows in each step. Rounding decides about few tokens."""
     model, (ids, mask) = make_model(vocab_size=997).cuda(), padded(sentences, 9)
-    record_decoding(model)
+    capture_decoding(model)
     options = {"attention_mask": mask.cuda(), "num_beams": beams, "max_new_tokens": 40, "do_sample": False}
     for _ in range(3):
         for parameter in model.parameters():
@@ -141,7 +141,7 @@ def test_threads_search_beside_each_other(make_model, sentences, replays):
     ids, mask = (each.cuda() for each in padded(sentences, 9))
     models = [make_model().double().cuda() for _ in range(2)]
     for model in models:
-        record_decoding(model)
+        capture_decoding(model)
     calls = [
         partial(model.generate, ids[:rows], attention_mask=mask[:rows], num_beams=beams, max_new_tokens=40)
         for model in models

@@ -15,9 +15,9 @@ from search_cases import SETTINGS, check_random_cases, inherited, same
 from waiting import wait_until
 
 from modeling_scratch.errors import UserError
-from modeling_scratch.inference import recorded_decoding
+from modeling_scratch.inference import captured_decoding
+from modeling_scratch.inference.captured_decoding import CapturedDecoder, FixedCache, _CapturedStep, capture_decoding
 from modeling_scratch.inference.ensemble import Ensemble
-from modeling_scratch.inference.recorded_decoding import FixedCache, RecordedDecoder, _Recording, record_decoding
 
 pytest_plugins = ["search_fixtures"]
 
@@ -25,18 +25,20 @@ pytest_plugins = ["search_fixtures"]
 @pytest.fixture
 def steps(monkeypatch):
     """Lets the CPU take the place of a GPU. For each step that a search made: whether it was its first."""
-    monkeypatch.setattr(recorded_decoding, "_DEVICES", {"cpu"})
-    made, step = [], _Recording.step
-    monkeypatch.setattr(_Recording, "step", lambda self, model, first: made.append(first) or step(self, model, first))
+    monkeypatch.setattr(captured_decoding, "_DEVICES", {"cpu"})
+    made, step = [], _CapturedStep.step
+    monkeypatch.setattr(
+        _CapturedStep, "step", lambda self, model, first: made.append(first) or step(self, model, first)
+    )
     return made
 
 
 @pytest.fixture
 def trusted(steps, monkeypatch):
     """The same, with recordings that count as checked."""
-    record = _Recording.record
+    record = _CapturedStep.record
     monkeypatch.setattr(
-        _Recording, "record", lambda self, model: record(self, model) or vars(self).update(is_checked=True)
+        _CapturedStep, "record", lambda self, model: record(self, model) or vars(self).update(is_checked=True)
     )
     return steps
 
@@ -45,7 +47,7 @@ def trusted(steps, monkeypatch):
 def search(models, steps):
     """A model whose decoding is recorded, and a function that searches with it."""
     model, source = next(iter(models()))
-    record_decoding(model)
+    capture_decoding(model)
     return model, partial(model.generate, **source, max_new_tokens=9, do_sample=False)
 
 
@@ -53,7 +55,7 @@ def search(models, steps):
 def test_the_tokens_are_those_of_the_inherited_loops(settings, models, steps):
     """In the first search, which is checked, and in the next one, which is not."""
     for number, (model, source) in enumerate(models()):
-        record_decoding(model)
+        capture_decoding(model)
         options = {"max_new_tokens": 9, "do_sample": False} | settings
         if number:
             options |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
@@ -71,7 +73,7 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models, steps):
 def test_every_model_is_searched_as_it_is(fields, beams, make_wide_model, sentences, trusted):
     model = make_wide_model(**FEW_LAYERS, **fields)
     model.generation_config.eos_token_id = None
-    record_decoding(model)
+    capture_decoding(model)
     for rows in (len(sentences), 3, len(sentences)):  # a recording serves again, and what it held is no longer seen
         ids, mask = padded(sentences[:rows], 9)
         options = {
@@ -90,7 +92,7 @@ def test_every_model_is_searched_as_it_is(fields, beams, make_wide_model, senten
 def test_random_cases(count, make_model, monkeypatch, loops, trusted):
     def make_recorded(**fields):
         model = make_model(**fields)
-        record_decoding(model)
+        capture_decoding(model)
         return model
 
     check_random_cases(count, 5000, make_recorded, monkeypatch, loops)
@@ -120,7 +122,7 @@ def test_what_cannot_be_recorded_is_not_tried_again(error, search, steps, monkey
         tried.append(self)
         raise error
 
-    monkeypatch.setattr(_Recording, "record", fail)
+    monkeypatch.setattr(_CapturedStep, "record", fail)
     for _ in range(3):
         assert torch.equal(generate(), expected)
     assert len(tried) == 1
@@ -129,17 +131,17 @@ def test_what_cannot_be_recorded_is_not_tried_again(error, search, steps, monkey
 
 def test_long_searches_are_not_recorded(search, steps):
     model, generate = search
-    options = {"max_new_tokens": recorded_decoding._MOST_STEPS}
+    options = {"max_new_tokens": captured_decoding._MOST_STEPS}
     assert torch.equal(generate(**options), inherited(model, **generate.keywords | options))
     assert not steps
 
 
 def test_an_ensemble_and_another_device_are_refused(make_model, monkeypatch):
     with pytest.raises(UserError, match="this one is on the cpu"):
-        record_decoding(make_model())
-    monkeypatch.setattr(recorded_decoding, "_DEVICES", {"cpu"})
+        capture_decoding(make_model())
+    monkeypatch.setattr(captured_decoding, "_DEVICES", {"cpu"})
     with pytest.raises(UserError, match="this one is an ensemble"):
-        record_decoding(Ensemble([make_model(), make_model()]))
+        capture_decoding(Ensemble([make_model(), make_model()]))
 
 
 def test_weights_may_change_in_place(search, steps):
@@ -177,7 +179,7 @@ def test_threads_do_not_share_a_recording(search, steps, monkeypatch):
     """While one search has it, another runs without."""
     _, generate = search
     expected, inside, leave, found = generate(), threading.Event(), threading.Event(), []
-    step, first = RecordedDecoder.__call__, []
+    step, first = CapturedDecoder.__call__, []
 
     def waiting(self, tokens):
         logits = step(self, tokens)
@@ -187,7 +189,7 @@ def test_threads_do_not_share_a_recording(search, steps, monkeypatch):
             wait_until(leave.is_set)
         return logits
 
-    monkeypatch.setattr(RecordedDecoder, "__call__", waiting)
+    monkeypatch.setattr(CapturedDecoder, "__call__", waiting)
     thread = threading.Thread(target=lambda: found.append(generate()))
     thread.start()
     wait_until(inside.is_set)
@@ -202,7 +204,7 @@ def test_threads_do_not_share_a_recording(search, steps, monkeypatch):
 
 
 def test_recordings_are_few(search, steps, monkeypatch):
-    monkeypatch.setattr(recorded_decoding, "_MOST_SHAPES", 3)
+    monkeypatch.setattr(captured_decoding, "_MOST_SHAPES", 3)
     model, generate = search
     expected = {}
     for _ in range(2):

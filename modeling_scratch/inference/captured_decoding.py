@@ -2,8 +2,8 @@
 Decoding steps recorded as CUDA graphs: a step has a hundred kernels or more, which a host takes longer to launch than a
 GPU to run.
 
-This has not been run on a GPU, only its parts on a CPU. It is therefore off unless `record_decoding` is called, and the
-first search with each recording makes every step both ways and compares them.
+This has not been run on a GPU, only its parts on a CPU. It is therefore off unless `capture_decoding` is called, and
+the first search with each recording makes every step both ways and compares them.
 """
 
 import logging
@@ -33,7 +33,7 @@ _TOLERANCE = 0.05
 _CAPTURE = threading.Lock()  # CUDA allows one capture at a time in a process
 
 
-def record_decoding(model: PreTrainedModel) -> None:
+def capture_decoding(model: PreTrainedModel) -> None:
     """
     Have `model.generate()` record its decoding steps on a GPU, one recording for each shape of batch, and replay them.
     The values of weights may change afterwards; call this again after any other change to the model, such as new layers
@@ -45,7 +45,7 @@ def record_decoding(model: PreTrainedModel) -> None:
     if model.device.type not in _DEVICES or model.new_search_cache is not SearchCache:
         what = "an ensemble" if model.device.type in _DEVICES else f"on the {model.device.type}"
         raise UserError(f"decoding steps are recorded for one model on a GPU; this one is {what}")
-    vars(model)["faster_decoder"] = _Recordings().decoder
+    vars(model)["faster_decoder"] = _CapturedSteps().decoder
 
 
 class _FixedLayers:
@@ -130,7 +130,7 @@ class FixedCache:
         self.slots += self.beams
 
 
-class _Recording:
+class _CapturedStep:
     """
     The decoding step of a model for one shape; the first of a search also projects the source's states. The tensors
     that it reads and writes keep their place. Until `record`, the step runs as it is.
@@ -153,7 +153,7 @@ class _Recording:
         self.logits: torch.Tensor | None = None
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self.is_checked = False  # against plain steps, throughout a search
-        self.user: ReferenceType[RecordedDecoder] | None = None  # the last one
+        self.user: ReferenceType[CapturedDecoder] | None = None  # the last one
         self.stream: Any = None  # of its steps
 
     def step(self, model: nn.Module, is_first: bool) -> None:
@@ -193,15 +193,15 @@ class _Recording:
         self.graphs = graphs
 
 
-class _Recordings:
+class _CapturedSteps:
     """The recordings of a model, by shape."""
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.by_shape: OrderedDict[tuple, _Recording] = OrderedDict()
+        self.by_shape: OrderedDict[tuple, _CapturedStep] = OrderedDict()
         self.is_refused = False  # recording failed, or recorded steps were wrong
 
-    def decoder(self, plain: Decoder, max_length: int) -> "Decoder | RecordedDecoder":
+    def decoder(self, plain: Decoder, max_length: int) -> "Decoder | CapturedDecoder":
         """What steps through a search of at most `max_length` tokens, by recorded steps or the plain ones."""
         if max_length > _MOST_STEPS:
             return plain
@@ -213,17 +213,17 @@ class _Recordings:
             recording = self._find(model, sizes, (*sizes, model.dtype, model.device, *autocast))
             if recording is None or (recording.user is not None and recording.user() is not None):
                 return plain
-            decoder = RecordedDecoder(self, recording, plain)
+            decoder = CapturedDecoder(self, recording, plain)
             recording.user = ref(decoder)
             return decoder
 
-    def _find(self, model: Any, sizes: tuple[int, int, int, int], shape: tuple) -> "_Recording | None":
+    def _find(self, model: Any, sizes: tuple[int, int, int, int], shape: tuple) -> "_CapturedStep | None":
         """The recording of these sizes; None if nothing can be recorded."""
         if self.is_refused:
             return None
         if shape not in self.by_shape:
             try:
-                recording = _Recording(model, *sizes)
+                recording = _CapturedStep(model, *sizes)
                 recording.record(model)
             except RuntimeError as error:  # too little memory, or a model that cannot be recorded
                 self.refuse(str(error))
@@ -235,7 +235,7 @@ class _Recordings:
         return self.by_shape[shape]
 
     def __reduce__(self):  # a copy of the model makes recordings of its own
-        return _Recordings, ()
+        return _CapturedSteps, ()
 
     def refuse(self, reason: str) -> None:
         """Record nothing from now on."""
@@ -251,15 +251,15 @@ def _rounded(number: int, least: int) -> int:
     return least
 
 
-class RecordedDecoder:
+class CapturedDecoder:
     """
     Steps a model through a search like `plain`, by recorded steps. The first search with a recording makes each step in
     both ways, and goes on with `plain` alone if they differ.
     """
 
-    def __init__(self, recordings: _Recordings, recording: _Recording, plain: Decoder):
+    def __init__(self, recordings: _CapturedSteps, recording: _CapturedStep, plain: Decoder):
         self.recordings, self.model, self.beams = recordings, plain.model, plain.beams
-        self.recording: _Recording | None = recording
+        self.recording: _CapturedStep | None = recording
         self.plain: Decoder | None = None if recording.is_checked else plain
         (sentences, length), device = plain.states.shape[:2], plain.states.device
         if device.type == "cuda":
