@@ -113,11 +113,11 @@ def _push(folder: Path, options: "PushOptions") -> None:
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
     """Print the results of the check; for a dry run, also what would be pushed."""
-    from ..hub.push import Record, prepare_push
+    from ..hub.push import PastPushes, prepare_push
 
-    record = Record.read(folder, options)
+    past = PastPushes.read(folder, options)
     with temporary_folder() as copy:
-        model = prepare_push(folder, options, copy, record)
+        model = prepare_push(folder, options, copy, past)
         lines = _described(model, options.repo_id, dry_run)
     if options.space and dry_run:
         lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
@@ -125,7 +125,7 @@ def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
         from ..apps.convert.marian_repository import prepare_marian
 
         with temporary_folder() as copy:
-            marian = prepare_marian(options.repo_id, model.card, folder, options.of_marian(), copy, record)
+            marian = prepare_marian(options.repo_id, model.card, folder, options.of_marian(), copy, past)
             lines += _described(marian, options.marian, dry_run)
     report("\n".join(lines))
 

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import logging
+import math
 import re
 import shlex
 import threading
@@ -26,7 +27,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, 
 
 from ..errors import RedactingFilter, UserError, as_user_error, redact
 from ..files import read_json, reading, temporary_folder, write_whole
-from ..recipe import LONGEST_WAIT, SECONDS_TO_ANSWER, SECONDS_TO_PUSH
+from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from ..recipe.schema import Recipe
 from ..training.folder import COMPANIONS
 from ..training.records import run_of
@@ -39,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-RECORD = ".hub.json"
-EDITABLE = {CARD, ".gitattributes"}  # files that others may change on the Hub between two pushes
+PAST_PUSHES = ".hub.json"
+EDITABLE = {CARD, ".gitattributes"}  # files that may be changed on the Hub between two pushes
 # Files of a model, as this project and others write them. A push deletes those on the Hub that it does not contain.
 MODEL_FILES = (*ALLOWED, "*.py", "*.safetensors", "*.index.json")
 MODEL_FILES += ("*.bin", "*.pt", "*.h5", "*.msgpack", "*.onnx", "*.spm")
@@ -60,7 +61,7 @@ class PushOptions:
     overwrite: bool = False
     timeout: float = SECONDS_TO_ANSWER  # seconds, for each response of the Hub
     deadline: float = SECONDS_TO_PUSH  # seconds, for the whole upload
-    languages: tuple[str, str] | None = None  # source and target; None: as the folder's records name them
+    languages: tuple[str, str] | None = None  # source and target; None: as the run or an earlier push names them
     author: str | None = None  # for the card
     space: bool = False  # also push a page that translates, as a static Space of the same name
     marian: str | None = None  # also push the model as a Marian model, to this repository
@@ -85,10 +86,8 @@ class PushOptions:
             if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
                 raise UserError(f"{name} {value!r} is not a valid name in git; use letters, digits, - . _ /")
         for name, seconds in (("--timeout", self.timeout), ("--deadline", self.deadline)):
-            if not 0 < seconds <= LONGEST_WAIT:
-                raise UserError(
-                    f"{name} is {seconds:g}; it must be a positive number of seconds, at most {LONGEST_WAIT:,}"
-                )
+            if not 0 < seconds < math.inf:
+                raise UserError(f"{name} is {seconds:g}; it must be a positive number of seconds")
         if self.create_pr and (self.tag or self.revision):
             raise UserError("--create-pr proposes a change to main: it excludes --tag and --revision")
         for name, is_asked in (("--space", self.space), ("--marian", self.marian is not None)):
@@ -103,7 +102,7 @@ class PushOptions:
                 raise UserError(f"--marian: {error}") from None
 
     def of_marian(self) -> "PushOptions":
-        """Those for the Marian model's repository."""
+        """The options for pushing the Marian model to its own repository."""
         assert self.marian is not None
         return replace(self, repo_id=self.marian, marian=None, space=False, benchmark=None)
 
@@ -124,13 +123,11 @@ class PushOptions:
         """The command that pushes a run's folder with these options, as far as a recipe can set them."""
         words = ["scratch", "upload", folder, self.repo_id]
         words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
-        for name, default in (("revision", None), ("license", None), *_DEFAULT_TIMES.items()):
+        defaults = {"revision": None, "license": None, "timeout": SECONDS_TO_ANSWER, "deadline": SECONDS_TO_PUSH}
+        for name, default in defaults.items():
             if (value := getattr(self, name)) != default:
                 words += [f"--{name}", value if isinstance(value, str) else f"{value:g}"]
         return shlex.join(words)
-
-
-_DEFAULT_TIMES = {"timeout": SECONDS_TO_ANSWER, "deadline": SECONDS_TO_PUSH}
 
 
 # -- requests: limited in time, and their failures explained -----------------------------------------------------------
@@ -138,12 +135,12 @@ _DEFAULT_TIMES = {"timeout": SECONDS_TO_ANSWER, "deadline": SECONDS_TO_PUSH}
 
 @contextmanager
 def limited_requests(options: PushOptions) -> Iterator[None]:
-    """Limit how long huggingface_hub waits for each response, by default for ever, and keep tokens from its log."""
+    """Limit how long huggingface_hub waits for each response (by default, forever), and keep tokens out of its log."""
     for handler in logging.getLogger("huggingface_hub").handlers:
-        if not any(isinstance(each, RedactingFilter) for each in handler.filters):
+        if not any(isinstance(present, RedactingFilter) for present in handler.filters):
             handler.addFilter(RedactingFilter())
 
-    def limit(request: httpx.Request) -> None:  # here, since some of its functions pass on a timeout of None
+    def limit(request: httpx.Request) -> None:  # a hook, since some functions of huggingface_hub set a timeout of None
         request.extensions["timeout"] = httpx.Timeout(options.timeout).as_dict()
 
     hooks = get_session().event_hooks["request"]
@@ -156,8 +153,9 @@ def limited_requests(options: PushOptions) -> Iterator[None]:
 
 def within(seconds: float, action: Callable[[], Result]) -> Result:
     """
-    The result of a function, for which this thread waits no longer than `seconds`: neither huggingface_hub's retries
-    nor Xet's uploads have a limit of their own. TimeoutError afterwards; the function's thread ends with the process.
+    Run a function in another thread, and wait for its result no longer than `seconds`, then raise TimeoutError. Neither
+    huggingface_hub's retries nor Xet's uploads have a limit of their own. After a timeout the thread runs on, and ends
+    with the process.
     """
     done: Future[Result] = Future()
 
@@ -171,7 +169,7 @@ def within(seconds: float, action: Callable[[], Result]) -> Result:
     try:
         return done.result(timeout=seconds)
     except TimeoutError:
-        if done.done():  # the function's own
+        if done.done():  # the function itself raised it
             raise
         raise TimeoutError(f"not finished within {seconds:g} seconds (--deadline)") from None
 
@@ -206,7 +204,7 @@ def explained(doing: str, options: PushOptions, changes: bool = False) -> Iterat
 
 
 def _reason(error: BaseException, options: PushOptions) -> tuple[str, bool]:
-    """Why a request failed, and whether that is the Hub's decision, so that nothing has changed there."""
+    """Why a request failed, and whether the Hub refused it, so that nothing has changed there."""
     said = " ".join(str(error).split()) or type(error).__name__
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
@@ -224,7 +222,7 @@ def _reason(error: BaseException, options: PushOptions) -> tuple[str, bool]:
     if isinstance(error, httpx.TransportError):
         return f"no connection to the Hub, or it was lost ({said})", False
     if isinstance(error, OSError | RuntimeError) or "Invalid metadata" in said:
-        return said, "Invalid metadata" in said  # which huggingface_hub asks the Hub about before it sends anything
+        return said, "Invalid metadata" in said  # the Hub checks metadata before anything is sent
     return f"the Hub's response cannot be read ({type(error).__name__}: {said})", False
 
 
@@ -237,29 +235,29 @@ def identifiers(content: bytes | Path) -> set[str]:
     hashes = [hashlib.sha1(b"blob %d\0" % size), hashlib.sha256()]
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
         while block := file.read(2**20):
-            for each in hashes:
-                each.update(block)
-    return {each.hexdigest() for each in hashes}
+            for digest in hashes:
+                digest.update(block)
+    return {digest.hexdigest() for digest in hashes}
 
 
 @dataclass
-class Record:
+class PastPushes:
     """What a folder remembers of its pushes, in `.hub.json`."""
 
-    sent: set[str] = field(default_factory=set)  # identifiers of all files sent; what has one of them is our own work
+    sent: set[str] = field(default_factory=set)  # identifiers of all files sent: a file with one of them is ours
     author: str | None = None  # as given at an earlier push
     languages: list[str] | None = None
     space: str | None = None  # the name of the Space and the model that were pushed together
-    marian: dict[str, str] = field(default_factory=dict)  # {the model's repository: that of its Marian model}
-    commit: str | None = None  # the last one, which version 0.1.0 recorded instead of what it sent
+    marian: dict[str, str] = field(default_factory=dict)  # {repository of the model: repository of its Marian model}
+    commit: str | None = None  # the last commit; version 0.1.0 wrote this instead of `sent`
 
     @staticmethod
-    def read(folder: Path, options: PushOptions) -> "Record":
-        content = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+    def read(folder: Path, options: PushOptions) -> "PastPushes":
+        content = read_json(folder / PAST_PUSHES) if (folder / PAST_PUSHES).is_file() else {}
         older = content.get("repositories", {})
         old = older.get(options.place, {}).get(options.branch, {})
         space = options.repo_id if f"spaces/{options.repo_id}" in older else None
-        return Record(
+        return PastPushes(
             set(content.get("sent", [])),
             content.get("author") or old.get("author"),
             content.get("languages") or old.get("languages"),
@@ -270,16 +268,16 @@ class Record:
 
     def write(self, folder: Path, with_options: bool) -> None:
         """
-        Add this to what the file says: pushes to several repositories may have read it at the same time.
+        Write what was sent, added to what the file already says: pushes of a model and of its Space both write it.
 
         Args:
-            with_options: also what was given as options. Only the push of the model knows them.
+            with_options: also write the author, languages and so on, which only the push of the model itself knows.
         """
-        before = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+        before = read_json(folder / PAST_PUSHES) if (folder / PAST_PUSHES).is_file() else {}
         options = {name: getattr(self, name) for name in ("author", "languages", "space", "marian")}
         content = {name: value for name, value in options.items() if value} if with_options else {}
         content["sent"] = sorted(self.sent.union(before.get("sent", [])))
-        write_whole(folder / RECORD, json.dumps(before | content, indent=1))
+        write_whole(folder / PAST_PUSHES, json.dumps(before | content, indent=1))
 
 
 # -- the destination ---------------------------------------------------------------------------------------------------
@@ -291,13 +289,13 @@ class Destination:
 
     exists: bool = False  # the repository
     has_branch: bool = False
-    is_copy: bool = False  # whether the branch has no commit of its own yet, but is at the head of main
+    is_copy: bool = False  # whether this is a branch other than main that is still at the head of main
     head: str | None = None  # the newest commit of the branch, or of main if there is no such branch yet
     tree: dict[str, str] = field(default_factory=dict)  # the identifier of each file of `head`
     card: str | None = None  # the card of `head`
     tag: str | None = None  # the commit that has the tag
 
-    def others_files(self, options: PushOptions, record: Record, contents: dict[str, set[str]]) -> list[str]:
+    def others_files(self, options: PushOptions, past: PastPushes, contents: dict[str, set[str]]) -> list[str]:
         """
         Files on the branch that a push would replace or delete, and that this folder did not send.
 
@@ -307,7 +305,7 @@ class Destination:
         if not self.has_branch or self.is_copy or options.create_pr or options.overwrite:
             return []
         touched = {name for name in self.tree if name in contents or belongs(name, options)} - EDITABLE
-        return sorted(name for name in touched if self.tree[name] not in record.sent | contents.get(name, set()))
+        return sorted(name for name in touched if self.tree[name] not in past.sent | contents.get(name, set()))
 
 
 def belongs(name: str, options: PushOptions) -> bool:
@@ -317,11 +315,11 @@ def belongs(name: str, options: PushOptions) -> bool:
 
 def as_private_as(model: PushOptions, options: PushOptions) -> PushOptions:
     """
-    Options for the push of something that contains the weights of a model: private if the model is private or gated.
+    Options for pushing something that contains a model's weights: private if the model is private or gated.
 
     Args:
-        model: those of the model.
-        options: the others.
+        model: the options of the model's own push.
+        options: the options to change.
     """
     with limited_requests(model), explained("looking at the repository", model):
         info = repository_info(model)
@@ -339,18 +337,18 @@ def repository_info(options: PushOptions) -> ModelInfo | SpaceInfo | None:
         return None
 
 
-def look(options: PushOptions, record: Record) -> Destination:
+def look(options: PushOptions, past: PastPushes) -> Destination:
     """
-    The destination of a push, and what this folder has sent there, which is added to its record.
+    Look at the destination of a push. What turns out to be sent from this folder is added to `past.sent`.
 
     Raises:
         UserError: the account may not push there, or the request failed.
     """
     with explained("looking at the repository", options):
-        return within(options.deadline, lambda: _look(options, record))
+        return within(options.deadline, lambda: _look(options, past))
 
 
-def _look(options: PushOptions, record: Record) -> Destination:
+def _look(options: PushOptions, past: PastPushes) -> Destination:
     api, kind = HfApi(), options.repo_type
     _check_account(options)
     info = repository_info(options)
@@ -361,7 +359,8 @@ def _look(options: PushOptions, record: Record) -> Destination:
     if options.private and not info.private:
         raise UserError(f"{options.place} exists and is public; make it private in its settings")
     references = api.list_repo_refs(options.repo_id, repo_type=kind)
-    branches, tags = ({each.name: each.target_commit for each in of} for of in (references.branches, references.tags))
+    branches = {branch.name: branch.target_commit for branch in references.branches}
+    tags = {tag.name: tag.target_commit for tag in references.tags}
     main, has_branch = branches.get("main"), options.branch in branches
     head = branches.get(options.branch, main)
     is_copy = options.branch != "main" and head == main
@@ -374,11 +373,11 @@ def _look(options: PushOptions, record: Record) -> Destination:
 
     if found.head is not None:
         found.tree = tree(found.head)
-        if record.commit is not None:
-            record.sent |= set((found.tree if record.commit == found.head else tree(record.commit)).values())
+        if past.commit is not None:
+            past.sent |= set((found.tree if past.commit == found.head else tree(past.commit)).values())
         if options.repo_type == "space":  # a new one has a page and a card that the Hub made
             newest = next(iter(api.list_repo_commits(options.repo_id, revision=found.head, repo_type=kind)))
-            record.sent |= set(found.tree.values()) if newest.title == "initial commit" else set()
+            past.sent |= set(found.tree.values()) if newest.title == "initial commit" else set()
         if CARD in found.tree:
             url = hf_hub_url(options.repo_id, CARD, revision=found.head, endpoint=api.endpoint, repo_type=kind)
             answer = get_session().get(url, headers=build_hf_headers())
@@ -404,10 +403,10 @@ def _check_account(options: PushOptions) -> None:
 
 
 def check_is_own(
-    found: Destination, options: PushOptions, record: Record, contents: dict[str, set[str]] | None = None
+    found: Destination, options: PushOptions, past: PastPushes, contents: dict[str, set[str]] | None = None
 ) -> None:
-    """Raise UserError if a push of these files, or of any, would overwrite somebody else's work."""
-    if names := found.others_files(options, record, contents or {}):
+    """Raise UserError if a push of files with these contents would overwrite somebody else's work."""
+    if names := found.others_files(options, past, contents or {}):
         raise UserError(
             f"{options.place} holds {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}, which this folder "
             f"did not push, or somebody has changed since. Look at {options.url}; scratch upload --overwrite (in a "
@@ -426,7 +425,7 @@ class Prepared:
     card: str
     findings: list[str] = field(default_factory=list)  # of the check
     kept: dict[str, str] = field(default_factory=dict)  # files to write to the folder afterwards: {name: text}
-    has_options: bool = False  # whether the folder's record has the options of this push
+    has_options: bool = False  # whether PastPushes now has the options of this push
 
     @property
     def needs_code(self) -> bool:
@@ -464,28 +463,28 @@ class Pushed:
 
 
 def prepare_push(
-    folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
+    folder: Path, options: PushOptions, copy: Path, past: PastPushes, card_on_hub: str | None = None
 ) -> Prepared:
     """
     Copy the files to push to an empty folder, check them there, and make the card.
 
     Args:
-        copy: the empty folder. What is checked here is what is pushed, even if `folder` changes meanwhile.
-        record: the folder's; the options that it remembers are set in it.
-        card_on_hub: the text of the card there, if it is to be kept.
+        copy: the empty folder. The files in it are pushed, even if `folder` changes meanwhile.
+        past: the earlier pushes of the folder. The options of this push that are to be remembered are set in it.
+        card_on_hub: the text of the card on the Hub, if the owner's edits of it are to be kept.
 
     Raises:
         UserError: what is wrong with the folder or the card.
     """
     run = run_of(folder)
     findings = check_model(folder, copy, run, options.endpoint_handler)
-    record.author = options.author or record.author
-    record.languages = list(options.languages or record.languages or []) or None
-    record.space = options.repo_id if options.space else record.space
-    if options.repo_id in record.marian.values():
+    past.author = options.author or past.author
+    past.languages = list(options.languages or past.languages or []) or None
+    past.space = options.repo_id if options.space else past.space
+    if options.repo_id in past.marian.values():
         raise UserError(f"{options.repo_id} is the repository of this model as a Marian model; choose another")
     if options.marian is not None:
-        record.marian = record.marian | {options.repo_id: options.marian}
+        past.marian = past.marian | {options.repo_id: options.marian}
     if options.benchmark is not None:
         result = benchmark_result(folder, options.repo_id, run, *options.benchmark)
         (copy / EVAL_RESULTS).parent.mkdir(exist_ok=True)
@@ -495,11 +494,11 @@ def prepare_push(
         options.repo_id,
         run,
         license=options.license,
-        languages=record.languages,
-        author=record.author,
-        has_space=record.space == options.repo_id,
-        marian=record.marian.get(options.repo_id),
-        before=card_to_keep(folder, record, card_on_hub),
+        languages=past.languages,
+        author=past.author,
+        has_space=past.space == options.repo_id,
+        marian=past.marian.get(options.repo_id),
+        before=card_to_keep(folder, past, card_on_hub),
     )
     expected = ("language", "license") if run is None or run.tags else ("license",)
     missing = [key for key in expected if key not in required_metadata(run) and f"\n{key}:" not in card]
@@ -511,20 +510,20 @@ def prepare_push(
     return Prepared(files, card, findings, kept, has_options=True)
 
 
-def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None:
+def card_to_keep(folder: Path, past: PastPushes, on_hub: str | None) -> str | None:
     """
-    The card whose owner's text the next one keeps: the one that was edited since the last push, on the Hub or in the
-    folder.
+    The card from which the next one keeps the owner's text: the one that was edited since the last push, be it on the
+    Hub or in the folder.
 
     Raises:
-        UserError: both were.
+        UserError: both cards were edited.
     """
     in_folder = None
     if (folder / CARD).is_file():
         with reading(folder / CARD, "correct or delete it: "):
             in_folder = (folder / CARD).read_text(encoding="utf-8")
     cards = [text for text in (on_hub, in_folder) if text is not None]
-    edited = [text for text in cards if not identifiers(text.encode()) & record.sent]
+    edited = [text for text in cards if not identifiers(text.encode()) & past.sent]
     if len(edited) == 2 and edited[0] != edited[1]:
         raise UserError(
             f"the card was edited both on the Hub and in {folder}: delete {folder / CARD} to keep the Hub's, or push "
@@ -534,7 +533,7 @@ def card_to_keep(folder: Path, record: Record, on_hub: str | None) -> str | None
 
 
 Operation = CommitOperationAdd | CommitOperationDelete
-Preparation = Callable[[Path, PushOptions, Path, Record, str | None], Prepared]
+Preparation = Callable[[Path, PushOptions, Path, PastPushes, str | None], Prepared]
 
 
 @dataclass
@@ -556,14 +555,14 @@ def prepared_push(folder: Path, options: PushOptions, preparation: Preparation =
     Raises:
         UserError: here and in `Ready.send`; the message says what happened, what is on the Hub, and what to do.
     """
-    record = Record.read(folder, options)
+    past = PastPushes.read(folder, options)
     with limited_requests(options), temporary_folder() as copy:
-        found = look(options, record)
+        found = look(options, past)
         card_on_hub = None if options.overwrite or options.create_pr else found.card
-        prepared = preparation(folder, options, copy, record, card_on_hub)
+        prepared = preparation(folder, options, copy, past, card_on_hub)
         contents: dict[str, Path | bytes] = {**prepared.files, CARD: prepared.card.encode()}
         known = {name: identifiers(content) for name, content in contents.items()}
-        check_is_own(found, options, record, known)
+        check_is_own(found, options, past, known)
         added = [name for name in contents if found.tree.get(name) not in known[name]]
         stale = sorted(name for name in found.tree if belongs(name, options) and name not in contents)
         if found.tag is not None and (found.tag != found.head or added or stale):
@@ -573,8 +572,8 @@ def prepared_push(folder: Path, options: PushOptions, preparation: Preparation =
             sizes = prepared.sizes()
             logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.place}")
             # Before anything is sent: if the response is lost, the next push knows what is this folder's own work.
-            record.sent = record.sent.union(*known.values())
-            record.write(folder, prepared.has_options)
+            past.sent = past.sent.union(*known.values())
+            past.write(folder, prepared.has_options)
             operations: list[Operation] = [CommitOperationAdd(name, contents[name]) for name in added]
             operations += [CommitOperationDelete(name) for name in stale]
             pushed = _commit(operations, options, found, prepared.needs_code)
@@ -600,15 +599,15 @@ def _commit(operations: list[Operation], options: PushOptions, found: Destinatio
         with explained("creating the repository", options):
             private, sdk = options.private or None, None if is_model else "static"
             api.create_repo(name, private=private, exist_ok=True, repo_type=kind, space_sdk=sdk)
-            branches = api.list_repo_refs(name, repo_type=kind).branches  # the Hub makes a first commit
-            parent = next((each.target_commit for each in branches if each.name == "main"), None)
+            branches = api.list_repo_refs(name, repo_type=kind).branches  # the Hub has made a first commit
+            parent = next((branch.target_commit for branch in branches if branch.name == "main"), None)
     if not found.has_branch and options.branch != "main":
         with explained("creating the branch", options):
             api.create_branch(name, branch=options.branch, exist_ok=True, repo_type=kind)
     if not operations:
         return Pushed(f"{options.url}/commit/{parent}", False, name, parent, is_model, needs_code)
 
-    def commit() -> CommitInfo:  # which huggingface_hub sends once, unlike the uploads before it
+    def commit() -> CommitInfo:  # huggingface_hub retries uploads, but sends the commit itself only once
         return api.create_commit(
             name,
             operations,
@@ -625,7 +624,7 @@ def _commit(operations: list[Operation], options: PushOptions, found: Destinatio
 
 
 def _finish(folder: Path, options: PushOptions, kept: dict[str, str], pushed: Pushed, found: Destination) -> None:
-    """What is left to do after the commit. UserError, which begins with where the model is."""
+    """Write the files to keep, and create the tag. A UserError from here begins with where the model already is."""
     try:
         for name, text in kept.items():
             write_whole(folder / name, text)
@@ -654,11 +653,11 @@ def check_destination(recipe: Recipe) -> None:
     if options.license is not None:
         check_license(options.license)
     check_languages(*recipe.data.languages or ())
-    companions = [path for each in COMPANIONS for path in folder.glob(each) if path.is_file()]
-    record = Record.read(folder, options)
+    companions = [path for pattern in COMPANIONS for path in folder.glob(pattern) if path.is_file()]
+    past = PastPushes.read(folder, options)
     with limited_requests(options):
-        found = look(options, record)
-    check_is_own(found, options, record, {path.name: identifiers(path) for path in companions})
+        found = look(options, past)
+    check_is_own(found, options, past, {path.name: identifiers(path) for path in companions})
 
 
 def push_run(recipe: Recipe) -> Pushed:

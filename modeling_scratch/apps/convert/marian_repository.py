@@ -9,7 +9,7 @@ from ...errors import UserError
 from ...hub.allowed_files import ALLOWED, chosen_files, matches
 from ...hub.card import METADATA, marian_card, split_front_matter, with_owners_text
 from ...hub.check import check_conversion
-from ...hub.push import Prepared, PushOptions, Ready, Record, as_private_as, prepared_push
+from ...hub.push import PastPushes, Prepared, PushOptions, Ready, as_private_as, prepared_push
 from ...training.folder import COMPANIONS
 from ...training.records import run_of
 from .checking import LARGEST_DIFFERENCE, convert_folder
@@ -37,7 +37,7 @@ def prepare_marian(
     folder: Path,
     options: PushOptions,
     copy: Path,
-    record: Record,
+    past: PastPushes,
     card_on_hub: str | None = None,
 ) -> Prepared:
     """
@@ -64,7 +64,7 @@ def prepare_marian(
         if matches(name, COMPANIONS):
             shutil.copyfile(path, copy / name)
     license = split_front_matter(card_of_original)[0].get("license")
-    languages, author = options.languages or record.languages, options.author or record.author
+    languages, author = options.languages or past.languages, options.author or past.author
     card = marian_card(folder, options.repo_id, original, difference, run, license, languages, author)
     names = sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())
     pushed = {name: copy / name for name in names if matches(name, (*ALLOWED, *COMPANIONS))}

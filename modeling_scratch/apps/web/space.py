@@ -8,7 +8,7 @@ from huggingface_hub.utils import yaml_dump
 
 from ...hub.card import license_of
 from ...hub.card_markdown import hub_link
-from ...hub.push import Prepared, PushOptions, Ready, Record, as_private_as, identifiers, prepared_push
+from ...hub.push import PastPushes, Prepared, PushOptions, Ready, as_private_as, identifiers, prepared_push
 from ...training.records import run_of
 from .export import export_page
 from .site import PAGE, read_described
@@ -27,12 +27,12 @@ def prepared_space(folder: Path, options: PushOptions) -> AbstractContextManager
 
 
 def _prepare(
-    folder: Path, options: PushOptions, copy: Path, record: Record, card_on_hub: str | None = None
+    folder: Path, options: PushOptions, copy: Path, past: PastPushes, card_on_hub: str | None = None
 ) -> Prepared:
     """The files of a page, and the Space's card: the one on the Hub if it has been edited there."""
     page = copy / "page"
     export_page([str(folder)], page, license=options.license)
-    was_edited = card_on_hub is not None and not identifiers(card_on_hub.encode()) & record.sent
+    was_edited = card_on_hub is not None and not identifiers(card_on_hub.encode()) & past.sent
     if was_edited:
         card = card_on_hub
     else:
