@@ -39,7 +39,7 @@ class RedactingFilter(logging.Filter):
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
-# Modules that only some commands need, and the extra of this package that installs each.
+# Modules that only some commands need, and the extras of this package that install them.
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
 EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}

@@ -17,7 +17,6 @@ CONFIGURATION_FOLDER = next(
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
 SECONDS_TO_ANSWER = 60.0  # how long a push waits for each response of the Hub
 SECONDS_TO_PUSH = 3600.0  # how long its whole upload may take
-LONGEST_WAIT = 100_000_000  # seconds that either may be set to; timers of the system take little more
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -25,7 +25,7 @@ _EXPECTED = {
     "model": "must be a mapping, such as {a: b}",
     "invalid_key": "a key must be text, in quotes",
 }
-# The keys that other toolkits have for ours.
+# Our names for the keys of other toolkits.
 _ALIASES = {
     "batch_size": "tokens_per_batch",
     "batch_tokens": "tokens_per_batch",
@@ -72,8 +72,8 @@ def _problem(key: str, item: dict[str, Any]) -> str:
 def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
     """The class of a section, which may be optional or in a list."""
     annotation = of.model_fields[name].annotation
-    classes = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
-    return next((each for each in classes if issubclass(each, BaseModel)), None)
+    classes = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+    return next((kind for kind in classes if issubclass(kind, BaseModel)), None)
 
 
 def _valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -92,11 +92,11 @@ def _advice(key: str, recipe: type[BaseModel]) -> str:
     valid = [*recipe.model_fields, *_valid_keys(recipe)]
     if "model" in recipe.model_fields:
         valid += [f"model.overrides.{field}" for field in ScratchConfig.fields()]
-    here = [each for each in valid if above and each.rpartition(".")[0] == above]
-    by_name = {each.rpartition(".")[2]: each for each in [*valid[::-1], *here]}
+    here = [dotted for dotted in valid if above and dotted.rpartition(".")[0] == above]
+    by_name = {dotted.rpartition(".")[2]: dotted for dotted in [*valid[::-1], *here]}
     plain = name.lower().replace("-", "_")
     if close := difflib.get_close_matches(_ALIASES.get(plain, plain), by_name, n=1):
         return f"; did you mean {by_name[close[0]]!r}?"
     if here:
-        return f"; {above} has {', '.join(each.rpartition('.')[2] for each in here)}"
+        return f"; {above} has {', '.join(dotted.rpartition('.')[2] for dotted in here)}"
     return f"; the {recipe.__name__.lower()} has {', '.join(recipe.model_fields)}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from huggingface_hub.utils import yaml_dump
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from ruamel.yaml import YAML, AliasToken, SafeConstructor, ScalarNode, ScalarToken, YAMLError
+from ruamel.yaml import YAML, SafeConstructor, ScalarNode, ScalarToken, YAMLError
 from ruamel.yaml.constructor import ConstructorError
 
 from ..errors import UserError, as_user_error, beginning
@@ -19,7 +19,6 @@ from . import CONFIGURATION_FOLDER
 from .messages import explain
 from .schema import Architecture, HubSection, ModelSection, Recipe
 
-_MOST_ALIASES = 20  # aliases of aliases stand for exponentially many values
 _NUMBER_SIGN = "\ufdd0"  # stands for # in a value of the command line; Unicode leaves it to programs, so no text has it
 
 
@@ -42,7 +41,7 @@ _Constructor.add_constructor("tag:yaml.org,2002:str", _Constructor.construct_yam
 
 
 class _TextConstructor(_Constructor):
-    """The same, except that numbers, dates and the like are text: [2026-11-28, null] is a text and nothing."""
+    """The same, except that numbers, dates and the like are text: [2026-11-28, null] holds a text and a null."""
 
 
 for _tag in ("bool", "int", "float", "timestamp"):
@@ -65,8 +64,6 @@ def parse_yaml(text: str, prefix: str = "", constructor: type[SafeConstructor] =
     with as_user_error(prefix):
         text.encode()  # fails for an argument that is not UTF-8
         try:
-            if sum(isinstance(token, AliasToken) for token in YAML(pure=True).scan(text)) > _MOST_ALIASES:
-                raise UserError(f"{prefix}there are more than {_MOST_ALIASES} aliases")
             return reader.load(text)
         except YAMLError as error:
             mark = getattr(error, "problem_mark", None)
@@ -85,7 +82,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def check_fields(fields: dict[str, Any], where: str) -> None:
-    """UserError, beginning with `where`, if ScratchConfig fields are unknown, of the wrong type or out of range."""
+    """Raise UserError, beginning with `where`, for ScratchConfig fields that are unknown, mistyped or out of range."""
     try:
         Architecture.model_validate(fields)
     except ValidationError as error:
@@ -110,9 +107,10 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _check_model_file(content: dict[str, Any], overrides: Sequence[str]) -> None:
     """
-    Raise UserError if the command line names a model file for the recipe of a run, which has the fields themselves.
+    Raise UserError if the command line names a model file for the recipe of a run. Such a recipe has the fields of its
+    model itself, and they would silently win over the file.
     """
-    named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
+    named, model = {override.partition("=")[0] for override in overrides}, content.get("model")
     if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
         return
     fields = model.get("overrides")
@@ -142,14 +140,14 @@ def _is_quoted(text: str) -> bool:
         tokens = list(YAML(typ="safe", pure=True).scan(text))
     except YAMLError:
         return re.fullmatch('"[^"]+"', text.strip()) is not None
-    return [type(each) for each in tokens[1:-1]] == [ScalarToken] and tokens[1].style in ("'", '"')
+    return [type(token) for token in tokens[1:-1]] == [ScalarToken] and tokens[1].style in ("'", '"')
 
 
 def _value_of(key: str, text: str) -> Any:
     """
-    The value of KEY=TEXT: YAML, but without comments, and a key that takes any text has it as it is, whatever YAML
-    would make of it. Of such a key, `null`, lists and numbers stay what they are if it takes those too, and quotes
-    around the whole text are removed.
+    The value of KEY=TEXT on the command line. It is YAML without comments, except that a key that takes any text gets
+    the text as it is written, whatever YAML would make of it. Even there, quotes around the whole text are removed, and
+    `null`, lists and numbers keep their meaning if the key takes them.
 
     Raises:
         UserError: the value is missing, or it is not YAML and the key does not take any text.
@@ -170,7 +168,7 @@ def _value_of(key: str, text: str) -> Any:
     is_quoted = _is_quoted(text)
     prefix, without_comments = f"{key}: {beginning(text)} is not YAML: ", text.replace("#", _NUMBER_SIGN)
     try:
-        value, as_texts = (parse_yaml(without_comments, prefix, each) for each in (_Constructor, _TextConstructor))
+        value, as_texts = (parse_yaml(without_comments, prefix, kind) for kind in (_Constructor, _TextConstructor))
     except UserError:
         if is_quoted or not takes_text or (takes_list and text.lstrip().startswith("[")):
             raise

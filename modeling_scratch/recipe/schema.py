@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 
 from ..metrics import CANONICAL, METRICS, asked_for, check_beams
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig
-from . import LONGEST_WAIT, SECONDS_TO_ANSWER, SECONDS_TO_PUSH, SOURCE, TARGET
+from . import SECONDS_TO_ANSWER, SECONDS_TO_PUSH, SOURCE, TARGET
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
@@ -57,9 +57,9 @@ _LONGEST_NAME = 200  # bytes of the name of a file, which may have 255, with its
 def _are_test_sets(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    # null on the command line removes a set of the recipe
+    # null on the command line removes a set that the recipe names
     named = {str(name): files for name, files in value.items() if files is not None}
-    used = {"train", "validation", "test"}  # names of files; not every system distinguishes cases
+    used = {"train", "validation", "test"}  # these become names of files, where some systems ignore the case
     for name in named:
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(f"{name!r} is not a valid name of a test set; use letters, digits, . _ -")
@@ -97,8 +97,8 @@ class Section(BaseModel):
 
 
 EMBEDDED_CORPUS, DATES = "embedded", "dates"
-EMBEDDED = (EMBEDDED_CORPUS, DATES)  # what is generated here
-FEATURES = "features"  # what else the target depends on
+EMBEDDED = (EMBEDDED_CORPUS, DATES)  # the data sets that this package generates
+FEATURES = "features"  # the column of a pair with what the target depends on besides the source
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # may differ from the model's own
 
@@ -235,30 +235,32 @@ class DataSection(Section):
             raise ValueError("data.source_language and data.target_language must both be codes or both be null")
         if self.name in EMBEDDED and not self.train_files:
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
-        if self.augment and any(each.tag for each in self.mix):
+        if self.augment and any(entry.tag for entry in self.mix):
             raise ValueError("data.augment would change the tags of data.mix; use one of them")
         if self.streaming and self.mix:
             raise ValueError("data.mix: a stream cannot be mixed with other pairs; set data.streaming=false")
-        for each in self.mix if self.on_the_hub else []:
-            same = (each.name, each.subset) == (self.name, self.subset)
-            if same and each.split in (self.validation, self.test):
-                raise ValueError(f"data.mix: {each.split!r} is also data.validation or data.test")
+        for entry in self.mix if self.on_the_hub else []:
+            same = (entry.name, entry.subset) == (self.name, self.subset)
+            if same and entry.split in (self.validation, self.test):
+                raise ValueError(f"data.mix: {entry.split!r} is also data.validation or data.test")
             holds_out = self.validation is None and self.validation_files is None
-            if same and each.split == self.train and holds_out:
-                raise ValueError(f"data.mix: pairs for validation are held out of {each.split!r}; name data.validation")
+            if same and entry.split == self.train and holds_out:
+                raise ValueError(
+                    f"data.mix: pairs for validation are held out of {entry.split!r}; name data.validation"
+                )
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, but so is data.validation or data.test")
         return self
 
     def mixed(self) -> list["DataSection"]:
-        """For each entry of `mix`, a section that has it as its training pairs, and no other files."""
+        """For each entry of `mix`, a section whose training pairs are that entry, without any other data."""
         sections = []
         source, target = self.languages or (None, None)
-        for each in self.mix:
-            changes = each.model_dump(
+        for entry in self.mix:
+            changes = entry.model_dump(
                 include={"subset", "revision", "source_column", "target_column", "feature_columns"}
             )
-            changes |= {"name": each.name or self.name, "train": each.split, "train_files": each.files}
+            changes |= {"name": entry.name or self.name, "train": entry.split, "train_files": entry.files}
             changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": []}
             changes |= {"source_language": source, "target_language": target}
             sections.append(self.model_copy(update=changes))
@@ -468,12 +470,8 @@ class HubSection(Section):
     revision: str | None = Field(None, description="a branch, created if needed; null: main")
     license: str | None = Field(None, description="for the card; null: apache-2.0, or unknown with model.start_from")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
-    timeout: float = Field(
-        SECONDS_TO_ANSWER, gt=0, le=LONGEST_WAIT, description="seconds to wait for each response of the Hub"
-    )
-    deadline: float = Field(
-        SECONDS_TO_PUSH, gt=0, le=LONGEST_WAIT, description="seconds that the whole upload may take"
-    )
+    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds to wait for each response of the Hub")
+    deadline: float = Field(SECONDS_TO_PUSH, gt=0, description="seconds that the whole upload may take")
 
     @field_validator("repository")
     @classmethod
@@ -540,7 +538,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _Id = Annotated[int, Field(ge=0)]
 
 
-class _RopeParameters(Section):  # only for the types: ScratchConfig has the defaults
+class _RopeParameters(Section):  # only for checking types; the defaults that count are those of ScratchConfig
     rope_type: Literal["default", "linear"] = "default"
     rope_theta: _Positive = 10000.0
     factor: Annotated[float, Field(ge=1)] = 1.0

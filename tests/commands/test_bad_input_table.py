@@ -86,7 +86,6 @@ def write_files(folder: Path) -> None:
         "no-weights/config.json": '{"model_type": "scratch", "d_model": 32}',
         "bad-config/config.json": '{"model_type": "scratch", "d_model": "wide"}',
         "tag.yaml": "output_dir: !!python/object/apply:os.system [ls]\n",
-        "bomb.yaml": "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n}, ' * 9}]\n" for n in range(30)),
         "text.pt": "hello",
         "pointer.pt": POINTER,
         "pointer/config.json": '{"model_type": "scratch"}',

@@ -145,11 +145,10 @@ def test_a_model_file_needs_empty_overrides_in_the_recipe_of_a_run(tmp_path):
     path.write_text(recipe_text(load_recipe(shipped_recipes()["multi30k-en-de"])))
     with pytest.raises(UserError, match=r"model\.config: .*add model\.overrides=\{\}"):
         load_recipe(path, ["model.config=small"])
-    fields = load_recipe(path, ["model.config=small", "model.overrides={}"]).model.overrides
-    assert (
-        fields
-        == load_recipe(shipped_recipes()["embedded"], ["model.config=small", "model.overrides={}"]).model.overrides
+    changed, expected = (
+        load_recipe(recipe, ["model.config=small", "model.overrides={}"]) for recipe in (path, EMBEDDED)
     )
+    assert changed.model == expected.model
     path.write_text("output_dir: run\nmodel: {overrides: 3}\noptimization: {max_steps: 1}\n")
     with pytest.raises(UserError, match=r"model\.overrides: must be a mapping"):
         load_recipe(path, ["model.config=small"])
