@@ -1,8 +1,8 @@
 """
-The model card of a folder: what is generated from a run's records or the model's files, and what its owner wrote.
+The model card of a folder: a part that is generated from the files of the run or the model, and what its owner wrote.
 
-A push regenerates the text between the lines `BEGIN` and `END` and the metadata that we know. The text above and below,
-and all other metadata, belong to the owner and stay.
+A push generates the text between the lines `BEGIN` and `END` anew, and the metadata that we know. The text above and
+below, and all other metadata, belong to the owner and stay.
 """
 
 import json
@@ -51,16 +51,9 @@ METADATA = {"library_name": "transformers", "pipeline_tag": TRANSLATION, "tags":
 # On the Hub, text2text-generation is a tag within the task text-generation.
 METADATA_OF_OTHERS = METADATA | {"pipeline_tag": "text-generation", "tags": [TEXT2TEXT, *TAGS]}
 METADATA_ORDER = ["language", "language_bcp47", "license", "library_name", "pipeline_tag", "base_model", "datasets"]
-MEASURED = {"metrics", "model-index", "widget"}  # metadata that goes if it is not generated again
+MEASURED = {"metrics", "model-index", "widget"}  # metadata that is dropped if it is not generated again
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3
-_TOKENIZERS = {
-    "bpe": "byte-level BPE",
-    "characters": "characters",
-    "decomposed": "parts of characters",
-    "words": "words between spaces",
-    "pattern": "matches of a regular expression",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +81,7 @@ def updated_card(
         before: the last card, as its owner may have edited it.
 
     Raises:
-        UserError: a record is missing or damaged, an argument is wrong, or the card is not complete.
+        UserError: a file is missing or damaged, an argument is wrong, or the card is not complete.
     """
     license = _license(run, license, split_front_matter(before or "")[0])
     generated = build_card(folder, repo_id, run, license, languages, author, has_space, marian)
@@ -139,7 +132,7 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
     first = text[: found.start(2)].count("\n") + 1
     try:
         metadata = yaml.safe_load(found[2])
-    except Exception as error:  # PyYAML's own, or of a value, such as the date 2026-13-01
+    except Exception as error:  # PyYAML raises others than its own too, as for the date 2026-13-01
         mark = getattr(error, "problem_mark", None)
         line = first + mark.line if mark else first
         problem = getattr(error, "problem", None) or error
@@ -163,7 +156,7 @@ def check_license(license: str) -> str:
 
 
 def license_of(folder: Path, run: RunRecords | None, given: str | None = None) -> str | None:
-    """The license of the model in a folder: as given, of its recipe or its card, or the default. None: unknown."""
+    """The license of the model in a folder: `given`, else from its recipe or card, else the default. None: unknown."""
     metadata: dict[str, Any] = {}
     with suppress(ValueError, OSError):  # a push reports what is wrong with a card
         metadata, _ = split_front_matter((folder / CARD).read_text(encoding="utf-8"))
@@ -196,8 +189,8 @@ def check_languages(*tags: str) -> None:
 
 def required_metadata(run: RunRecords | None) -> tuple[str, ...]:
     """
-    Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
-    started from another model, the license; for pairs without languages, the languages.
+    Metadata that the card must have. Without a run, license, languages and scores may be unknown. The license may also
+    be unknown if the run started from another model, and the languages if its pairs are in none.
     """
     if run is None:
         return tuple(METADATA)
@@ -257,7 +250,7 @@ def build_card(
         marian: the repository of the same model as a Marian model, if there is one.
 
     Raises:
-        UserError: a record is missing or damaged, or a language is not an ISO 639 code.
+        UserError: a file is missing or damaged, or a language is not an ISO 639 code.
     """
     if wrong := [tag for tag in languages or () if language_code(tag) is None]:
         raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
@@ -293,7 +286,7 @@ def marian_card(
     Args:
         folder: the model before its conversion.
         repo_id, original: the repositories of the Marian model and of the model before.
-        difference: the largest one of their logits; see `Conversion`.
+        difference: the largest difference of their logits; see `Conversion`.
         run, license, languages, author: as in `build_card`.
     """
     tags = [tag.strip().replace("_", "-") for tag in languages or ()] or (run.tags if run else [])
@@ -312,8 +305,9 @@ def marian_card(
 def _facts_of_run(run: RunRecords, tags: list[str]) -> ModelFacts:
     facts = read_facts(run.folder, tags)
     facts.base_model = run.base_model
-    facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
-    facts.features = next((each[FEATURES] for each in run.samples if each.get(FEATURES)), "")
+    sources = (" ".join(sample.get("source", "").split()) for sample in run.samples)
+    facts.sources = sorted(filter(None, sources), key=len)
+    facts.features = next((sample[FEATURES] for sample in run.samples if sample.get(FEATURES)), "")
     facts.task = run.recipe.data.task
     return facts
 
@@ -366,21 +360,17 @@ def _eval_results(run: RunRecords, facts: ModelFacts, tags: list[str]) -> list[E
 
 
 def _values_of_run(run: RunRecords, facts: ModelFacts) -> dict[str, Any]:
-    """What the template needs of a run, besides its records."""
-    recipe = run.recipe
-    kinds = dict.fromkeys((recipe.tokenizer.kind, recipe.tokenizer.target_kind or recipe.tokenizer.kind))
-    judged = [each for each in run.evaluations if recipe.evaluation.metric in each]
+    """What the template needs of a run, besides `RunRecords`."""
+    metric = run.recipe.evaluation.metric
     by_loss = all(
-        "chosen_by" in each or tells_nothing(recipe.evaluation.metric, each[recipe.evaluation.metric])
-        for each in judged
+        "chosen_by" in record or tells_nothing(metric, record[metric]) for record in run.evaluations if metric in record
     )
     return {
         "training_data": training_data(run),
         "scores": _scores(run),
         "evaluations": _evaluations(run),
         "samples": _samples(run, facts) if run.samples else None,
-        "tokenizers": " and ".join(_TOKENIZERS[kind] for kind in kinds),
-        "chosen_by": title_of("loss" if by_loss else recipe.evaluation.metric),
+        "chosen_by": title_of("loss" if by_loss else metric),
         "versions": [f"{name} {run.machine[name]}" for name in PACKAGES if name in run.machine],
         "curves": CURVES if (run.folder / CURVES).is_file() else None,
     }
@@ -415,21 +405,13 @@ def _scores(run: RunRecords) -> dict[str, Any]:
         for record in run.scored
     ]
     columns = ["Test set", *map(title_of, keys), *(["Sentences"] if counted else [])]
-    return {"columns": columns, "rows": rows, "meaning": _meaning(run, keys), "signatures": _signatures(run, keys)}
-
-
-def _meaning(run: RunRecords, keys: list[str]) -> str:
-    """What the scores mean."""
-    if keys == ["loss"]:
-        return "Loss is the cross-entropy of a target token, in nats."
-    notes = ["Scores are of the whole test set, detokenized."]
-    for key in keys:
-        if key in METRICS:
-            direction = "higher" if METRICS[key].higher_is_better else "lower"
-            notes.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
-    if any(f"{key}_interval" in record for record in run.scored for key in keys):
-        notes.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
-    return " ".join(notes)
+    return {
+        "columns": columns,
+        "rows": rows,
+        "metrics": [METRICS[key] for key in keys if key in METRICS],
+        "resamples": RESAMPLES if any(f"{key}_interval" in record for record in run.scored for key in keys) else 0,
+        "signatures": _signatures(run, keys),
+    }
 
 
 def _signatures(run: RunRecords, keys: list[str]) -> list[str]:
@@ -483,7 +465,7 @@ _FILTERS = {
 
 
 def _made(facts: ModelFacts, repo_id: str, metadata: dict[str, Any], **values: Any) -> ModelCard:
-    """A card by the template `card.md.jinja`, whose first lines say what `values` are."""
+    """Fill in the template `card.md.jinja`, whose first lines say what `values` are."""
     data: dict[str, Any] = METADATA if facts.is_translator else METADATA_OF_OTHERS
     data = data | {"language": facts.codes or None, "base_model": facts.base_model} | metadata
     owner, _, name = repo_id.rpartition("/")
@@ -516,13 +498,13 @@ def benchmark_result(folder: Path, repo_id: str, run: RunRecords | None, task: s
 
     Args:
         task: its id in the eval.yaml of the data set, which is a benchmark on the Hub.
-        metric: the task's, as in `METRICS`.
+        metric: the metric of the task, a key of `METRICS`.
 
     Raises:
         UserError: the test set is not on the Hub, or has no such score.
     """
     scored = run.scored if run else []
-    record = next((each for each in scored if each["split"] == "test" and not each.get("name")), {})
+    record = next((record for record in scored if record["split"] == "test" and not record.get("name")), {})
     if run is None or not record:
         raise UserError(f"--benchmark: {folder} has no scores of a test set; scratch train writes them at its end")
     found = run.provenance("test")
