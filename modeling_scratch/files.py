@@ -42,8 +42,9 @@ def ending_on_signals() -> Iterator[None]:
     Inside this context, SIGTERM and SIGHUP raise SystemExit unless something else handles them, so that temporary files
     are deleted.
     """
-    is_main = threading.current_thread() is threading.main_thread()  # others cannot
-    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(each) == signal.SIG_DFL]
+    is_main = threading.current_thread() is threading.main_thread()  # other threads cannot set handlers
+    usual = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    ending = [number for number in usual if signal.getsignal(number) == signal.SIG_DFL]
     for number in ending:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
@@ -90,7 +91,7 @@ def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
         try:
             remove(temporary)
             temporary.touch(exist_ok=False)
-            # Those of the old file, or of any new file here: safetensors makes its files private.
+            # The permissions of the old file, or of any new file here: safetensors makes its files private.
             old = (path if path.is_file() else temporary).stat()
             mode = stat.S_IMODE(old.st_mode)
             if path.is_file():
@@ -114,7 +115,7 @@ def check_not_protected(path: Path) -> None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return
-    # Root may write all the same, but not by mistake. A link is replaced, and not what it leads to.
+    # `access` is true for root, who should not write by mistake either. A link itself is replaced, not its target.
     if not path.is_symlink() and not (mode & 0o222 and os.access(path, os.W_OK)):
         raise UserError(f"{path} is write-protected; choose another name, or allow writing: chmod u+w")
 
@@ -191,11 +192,11 @@ def lfs_pointer_message(path: Path) -> str:
 
 def _pointer(path: Path) -> Path | None:
     """The file, or the first one in a folder, that is a Git LFS pointer."""
-    for each in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if each.is_file():
-            with each.open("rb") as file:
-                if file.read(len(LFS_POINTER)) == LFS_POINTER:
-                    return each
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.is_file():
+            with file.open("rb") as opened:
+                if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+                    return file
     return None
 
 

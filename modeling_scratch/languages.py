@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from langcodes import Language
 
-# Languages that are always scored as ones without spaces between words; of others, the text decides.
+# Languages that are always scored as ones without spaces between words. For other languages, the text decides.
 WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
-# Scripts of most of whose letters `_WITHOUT_SPACES` is true (below; in regex 2026.11), and those that combine them.
+# Scripts in which most letters match `_WITHOUT_SPACES` below (in regex 2026.11), and codes that combine such scripts.
 _SCRIPTS_WITHOUT_SPACES = (
     "Ahom Bali Batk Bopo Brah Cham Diak Gran Hani Hira Java Kana Khmr Lana Laoo Maka Mymr Nshu Tale Talu Tang Tavt "
     "Thai Tibt Yiii Hanb Hans Hant Hrkt Jpan"
@@ -72,8 +72,9 @@ def has_spaces(tag: str) -> bool:
 
 def is_written_language(tag: str) -> bool:
     """
-    Whether a text is the tag of a language in which people write, according to CLDR: ISO 639 has codes for so many that
-    most words of three letters are one. Codes of two letters, and tags with a script or a region, are chosen with care.
+    Whether a text is the tag of a language in which people write, according to CLDR. ISO 639 has codes for so many
+    languages that most words of three letters are one. A code of two letters, or a tag with a script or a region, is no
+    coincidence, and is believed.
     """
     language = _parsed(tag)
     return language is not None and (len(tag) == 2 or len(tag) > 3 or language.writing_population() > 0)
@@ -90,7 +91,7 @@ def base_language(tag: str) -> str:
 # Tibetan, the class of the mark after each syllable says so, not that of the letters.
 _WITHOUT_SPACES = r"(?=\p{L})[\p{LB=SA}\p{LB=ID}\p{LB=CJ}\p{LB=AK}\p{LB=AS}\p{Script=Tibetan}]"
 
-_ENOUGH = 2000  # texts tell the scripts of any number
+_ENOUGH = 2000  # texts that tell the scripts of all
 
 
 def mostly_without_spaces(texts: Iterable[str]) -> Literal["Han", "other"] | None:

@@ -138,9 +138,12 @@ def _read_generation_config(name: str, revision: str | None = None, **_) -> dict
 
 def _check_generation_config(name: str, model: PreTrainedModel, content: dict[str, Any] | None) -> None:
     """
-    Raise UserError if a model's generation_config.json, of this content, is missing, incomplete or not valid:
-    Transformers would search greedily, end after 20 tokens, or never, and say nothing. Token ids are taken from
-    config.json, where models of other projects may have all of it.
+    Raise UserError if a model's generation_config.json is missing, incomplete or not valid: Transformers would search
+    greedily, end after 20 tokens or never, and say nothing. Missing token ids are taken from config.json. Models of
+    other projects may have all generation settings there.
+
+    Args:
+        content: of the file; None: there is none.
     """
     settings, config = model.generation_config, model.config
     has_length = settings.max_new_tokens is not None or settings.max_length is not None
@@ -168,7 +171,7 @@ def _check_generation_config(name: str, model: PreTrainedModel, content: dict[st
         for key in ("eos_token_id", "decoder_start_token_id"):
             given, own = getattr(settings, key), getattr(config, key)
             ids = given if isinstance(given, list) else [given]
-            if wrong_ids := [each for each in ids if each is not None and not 0 <= each < config.target_vocab_size]:
+            if wrong_ids := [token for token in ids if token is not None and not 0 <= token < config.target_vocab_size]:
                 raise UserError(
                     f"{name}: {GENERATION_CONFIG_NAME}: {key} is {wrong_ids[0]}, but the vocabulary has ids below "
                     f"{config.target_vocab_size}: {_RESTORE}"

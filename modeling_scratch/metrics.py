@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 RESAMPLES = 1000
 _SEED = 12345  # of our own bootstrap, as sacreBLEU's
 MOST_RESAMPLED = 10_000  # sentences; for more, the interval would be narrow and take too much memory
-_ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
-# The end of a signature if `normalized` changed a text. Scores with and without it can be compared.
-NORMALIZED = "|normalized:NFC, nothing invisible"
-SINGLE_SPACES = "|white space:single spaces"  # the end if reducing white space to single spaces changed a text
-GROUPED = "|references:all of a source"  # the end if `grouped_by_source` has grouped some
+_ROUNDING = 0.01  # BLEU points by which another release may score the same translations differently
+# Ends of signatures:
+NORMALIZED = "|normalized:NFC, nothing invisible"  # `normalized` changed a text. Scores can be compared all the same
+SINGLE_SPACES = "|white space:single spaces"  # reducing white space to single spaces changed a text
+GROUPED = "|references:all of a source"  # `grouped_by_source` grouped some references
 # `INVISIBLE` in model/batched_generation.py, which travels with models and is not imported here; a test compares them.
 _INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
@@ -77,12 +77,12 @@ class Metric:
             the metric does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it in `evaluation.metrics`, `metric` or `also`.
         is_whole: it compares whole outputs, in the form that `evaluation.canonical` names.
-        top: it scores the first so many outputs of each source that differ and are valid, and `compute` takes lists of
-            them, best first. None: only the best output.
+        top: it scores this many outputs of each source, of those that differ and are valid, and `compute` takes lists
+            of them, best first. None: it scores only the best output.
         prepare: for a language, how each translation and reference is prepared.
         options: for a language and the references, further arguments of `compute`.
-        by_pair: of translations, it scores each pair with its own reference, as published scores are computed.
-            Otherwise, and for pairs that are not translations, it scores what `grouped_by_source` returns.
+        by_pair: it scores every translation with its own reference, as published scores are computed. Other metrics,
+            and all metrics of pairs that are not translations, score what `grouped_by_source` returns.
     """
 
     title: str
@@ -120,8 +120,8 @@ def _by_sacrebleu(
 def bleu_options(language: str, references: References) -> dict[str, str]:
     """
     How sacreBLEU splits a language into words: by default at spaces and punctuation; a language without spaces into
-    characters, and Chinese by sacreBLEU's own rules. For other languages, the script of the references decides, since
-    Wu or Dzongkha put no spaces either, and a code may name no language.
+    characters; Chinese by sacreBLEU's own rules. If the language code does not tell, the script of the references does:
+    Wu and Dzongkha are without spaces too, and a code may name no language.
     """
     base = base_language(language)
     if base in ("zh", "yue"):
@@ -179,17 +179,17 @@ def _by_sequence(
     resamples: int,
 ) -> Score:
     """
-    The sum of something counted in each output, for every 100 of what it is counted in.
+    A ratio over the whole corpus, times 100, such as edits for every 100 tokens of the references.
 
     Args:
-        count: of an output, or several, and its references, both numbers.
+        count: for an output (or several) and its references, returns numerator and denominator.
         signature: how they are counted.
     """
     return _ratio([count(*pair) for pair in zip(translations, references, strict=True)], signature, resamples)
 
 
 def _ratio(counted: Sequence[tuple[float, float]], signature: str, resamples: int) -> Score:
-    """The sum of the first numbers for every 100 of the second ones, with the interval from resampling the pairs."""
+    """100 times the sum of the first numbers over the sum of the second ones; the interval is from resampling."""
     import numpy as np
 
     pairs = np.array(counted, dtype=float)
@@ -215,7 +215,7 @@ def _is_wrong(translation: str | None, references: Sequence[str]) -> tuple[float
 
 
 def _is_among(translations: Texts, references: Sequence[str]) -> tuple[float, float]:
-    return float(any(each in references for each in translations)), 1.0
+    return float(not set(translations).isdisjoint(references)), 1.0
 
 
 def _is_invalid(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
@@ -227,7 +227,7 @@ def _edits(split: Callable[[str], Sequence], translation: str, references: Seque
     from rapidfuzz.distance import Levenshtein
 
     output = split(translation)
-    return min((Levenshtein.distance(output, split(each)), len(split(each))) for each in references)
+    return min((Levenshtein.distance(output, tokens), len(tokens)) for tokens in map(split, references))
 
 
 def _token_f1(translation: str, references: Sequence[str]) -> tuple[float, float]:
@@ -273,7 +273,7 @@ def _comet_preparation(language: str) -> Preparation:
 
 
 def _by_comet(sources: Texts, translations: Texts, references: References, resamples: int) -> Score:
-    """The mean of the scores of `comet-score`, times 100, of which each sentence's first reference counts."""
+    """100 times the mean of the scores of `comet-score`. Of several references, only the first counts."""
     import torch
     from huggingface_hub import try_to_load_from_cache
 
@@ -493,9 +493,9 @@ def tells_nothing(key: str, value: float) -> bool:
 
 def can_tell(key: str, references: Texts, language: str) -> bool:
     """
-    Whether a recipe's `evaluation.metric` can tell good translations from bad ones: not if the references themselves
-    get the worst score. BLEU counts matches of four words, so it is 0 for shorter texts, and only a model that rambles
-    scores more.
+    Whether a recipe's `evaluation.metric` can tell good translations from bad ones. It cannot if the references
+    themselves get the worst score: BLEU counts matches of four words, so for shorter texts it is 0, unless a model
+    rambles.
     """
     if key not in METRICS or METRICS[key].compute is None:
         return True
@@ -517,8 +517,11 @@ def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
 
 def grouped_by_source(sources: Sequence[Any], references: Texts) -> tuple[list[int], list[list[str]]]:
     """
-    The items to score if each source with several references, such as a word with several pronunciations, is one item:
-    the place of its first pair, and all its references. Copies of a pair with the only reference stay items.
+    Make one item of all pairs of a source that has several references, such as a word with several pronunciations.
+    Copies of a pair whose source has only one reference stay items of their own.
+
+    Returns:
+        For each item, the place of its first pair, and all its references.
     """
     of_source: dict[Any, dict[str, None]] = defaultdict(dict)
     for source, given in zip(sources, references, strict=True):
@@ -572,7 +575,7 @@ def score(
         chosen: the metric that chooses the best weights.
         also: on-request metrics to include in final scores.
         language: of translations and references, for metrics that tokenize.
-        metrics: those to include always; None: those that are not on request.
+        metrics: to include always; None: all that are not on request.
         canonical: the form, a key of `CANONICAL`, in which whole outputs are compared; one that is not valid is wrong.
         single_spaces: reduce white space to single spaces, for a model that writes no others.
 
@@ -584,7 +587,7 @@ def score(
         ValueError: the numbers of texts differ, or a sentence has no reference.
     """
     outputs, references = (
-        [[each] if isinstance(each, str) else list(each) for each in texts] for texts in (translations, references)
+        [[text] if isinstance(text, str) else list(text) for text in texts] for texts in (translations, references)
     )
     if not len(sources) == len(outputs) == len(references):
         raise ValueError(f"{len(sources)} sources, {len(outputs)} translations and {len(references)} references")
@@ -603,17 +606,17 @@ def score(
     unread: dict[int, list[str]] = {}  # metrics, by the number of references that they cannot read
     for key in asked_for(final, chosen, also, metrics):
         metric, prepared = METRICS[key], preparation_of(key, language, canonical)
-        theirs = [[text for text in map(prepared.prepare, each) if text is not None] for each in references]
+        theirs = [[text for text in map(prepared.prepare, several) if text is not None] for several in references]
         if final and (lost := theirs.count([])):
             unread.setdefault(lost, []).append(key)
         ours: list[Any] = [prepared.prepare(first) for first, *_ in outputs]
         if metric.top is not None:
-            distinct = (dict.fromkeys(map(prepared.prepare, each)) for each in outputs)
-            ours = [[text for text in each if text is not None][: metric.top] for each in distinct]
+            distinct = (dict.fromkeys(map(prepared.prepare, several)) for several in outputs)
+            ours = [[text for text in several if text is not None][: metric.top] for several in distinct]
         options = metric.options(language, theirs) if metric.options else {}
         assert metric.compute is not None
         result = metric.compute(sources, ours, theirs, resamples, **options)
-        end = suffix if metric.by_pair else suffix + spaces  # the former ignore how much white space there is
+        end = suffix if metric.by_pair else suffix + spaces  # metrics of translations ignore how much white space it is
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + end}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     for lost, keys in unread.items():

@@ -52,8 +52,8 @@ def _check_is_on_hub(name: str) -> None:
         raise UserError(f"{name} is a file; a model is a folder or a Hub name")
     if path.is_symlink():
         raise UserError(f"{name} is a symbolic link that leads to no folder")
-    there = sorted(each.name for each in path.parent.iterdir() if each.is_dir()) if path.parent.is_dir() else []
-    close = "".join(f" (did you mean {path.with_name(each)}?)" for each in get_close_matches(path.name, there, n=1))
+    there = sorted(item.name for item in path.parent.iterdir() if item.is_dir()) if path.parent.is_dir() else []
+    close = "".join(f" (did you mean {path.with_name(other)}?)" for other in get_close_matches(path.name, there, n=1))
     try:
         validate_repo_id(name)
     except HFValidationError:

@@ -18,7 +18,7 @@ from ..recipe.schema import SOURCE, TARGET
 # its randomness from the generator: a resumed run must make the same changes.
 Augmentation = Callable[[str, str, np.random.Generator], tuple[str, str]]
 
-_OTHERS = "\u3002\uff01\uff1f\u061f\u0964"  # the same marks in Chinese and Japanese, Arabic, and Hindi
+_OTHERS = "\u3002\uff01\uff1f\u061f\u0964"  # full stops, ! and ? in Chinese and Japanese, Arabic, and Hindi
 _FINAL_MARKS = f".!?\u2026{_OTHERS}"
 _SAME = str.maketrans(_OTHERS, ".!??.")
 _TOKENS_OF_SMILES = re.compile(r"\[[^\]]+\]|Br|Cl|%\d\d|.")

@@ -29,11 +29,11 @@ from ..recipe.schema import SOURCE, TARGET, Recipe
 from .augmentation import Augmenter
 from .tokenizer import PairTokenizer, pair_lengths
 
-EMPTY = -1  # stands for a pair that the loss ignores: if a batch has fewer pairs than shares, some hold only this
+EMPTY = -1  # stands for a pair that the loss ignores; a share without pairs holds only this
 Ids = Sequence[int] | np.ndarray
 Pair = tuple[Ids, Ids]  # the token ids of source and target
 _WORKERS_OF_GPU = 4  # at most, for each process
-_FULL = 0.8  # the least part of a row that whole copies of the longest sentence fill
+_FULL = 0.8  # copies of the longest sentence must fill at least this part of a row
 
 # Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -175,7 +175,7 @@ class BinCollator:
         order = [index for members in bins for index in members]
         rows = np.repeat(np.arange(len(bins)), list(map(len, bins)))
         numbers = np.concatenate([np.arange(1, len(members) + 1) for members in bins])  # of each pair in its row
-        # At least two rows: the compiler would make separate graphs for one.
+        # At least two rows: torch.compile would make a graph of its own for a single row.
         shape, found = (max(2, -(-len(bins) // multiple) * multiple), size), {}
         for side, (name, segments, padding) in enumerate(
             (("input_ids", "segment_ids", self.pad_token_id), ("labels", "decoder_segment_ids", IGNORE_INDEX))
@@ -187,7 +187,7 @@ class BinCollator:
             found[name], found[segments] = np.full(shape, padding), np.zeros(shape, dtype=np.int64)
             found[name].flat[places] = np.concatenate([pairs[index][side] for index in order])
             found[segments].flat[places] = np.repeat(numbers, counts)
-        return {name: torch.from_numpy(each) for name, each in found.items()}
+        return {name: torch.from_numpy(array) for name, array in found.items()}
 
 
 Collator = PairCollator | BinCollator
@@ -198,8 +198,8 @@ def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
     First fit, the longest pairs first: put each pair into the first of the open bins that has room for it.
 
     Args:
-        lengths: of each pair, in source and target; each at most `size`.
-        size: of a bin, in source and in target.
+        lengths: (source length, target length) of the pairs, at most `size` each.
+        size: of a bin, in source and in target tokens.
 
     Returns:
         For each bin the indices of its pairs.
@@ -209,7 +209,7 @@ def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
     open_bins: list[list[int]] = []  # those with room for another pair: number, room for source and for target
     for index in sorted(range(len(lengths)), key=lambda index: -max(lengths[index])):
         source, target = lengths[index]
-        place = next((each for each in open_bins if each[1] >= source and each[2] >= target), None)
+        place = next((room for room in open_bins if room[1] >= source and room[2] >= target), None)
         if place is None:
             place = [len(bins), size, size]
             bins.append([])
@@ -262,7 +262,7 @@ class AugmentedPairs(torch.utils.data.Dataset):
         self.unchanged, self.rows = _Pairs(self.dataset), np.asarray(self.dataset.with_format("numpy")["index"][:])
 
     def __getitems__(self, drawn: list[tuple[int, int]]) -> list[Pair]:
-        """The pairs of some epochs and indices."""
+        """The pairs at these (epoch, index)."""
         indices = [index for _, index in drawn]
         pairs = self.unchanged.__getitems__(indices)
         if indices == [EMPTY]:
@@ -289,7 +289,7 @@ def make_loader(
     num_workers: int = 0,
     pin: bool = False,
 ) -> DataLoader:
-    """A DataLoader over one process's micro-batches, of indices; those of augmented pairs with their epoch."""
+    """A DataLoader over one process's micro-batches: lists of indices or, for augmented pairs, of (epoch, index)."""
     return DataLoader(
         dataset if isinstance(dataset, AugmentedPairs) else _Pairs(dataset),
         batch_sampler=micro_batches,
@@ -339,7 +339,7 @@ class BatchShare:
 
 
 def counted_share(micro_batches: list[dict[str, torch.Tensor]], accelerator: Accelerator) -> BatchShare:
-    """A share whose target tokens are counted, and added to those of the others: all processes call this together."""
+    """A share whose target tokens are counted over all processes, which must call this together."""
     tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in micro_batches)
     total = accelerator.reduce(torch.tensor(tokens, device=accelerator.device), "sum").item()
     return BatchShare(iter(micro_batches), len(micro_batches), total)
@@ -352,7 +352,7 @@ class EpochBatches:
 
     Args:
         dataset: the pairs, tokenized.
-        weights: how often an epoch has the pair of each `index`; None: once.
+        weights: by the pairs' `index`, how often an epoch has a pair; None: once.
         augmented: the same pairs, changed in each epoch; None: they stay as they are. Batches are planned by the
             lengths of the unchanged pairs.
     """

@@ -1,5 +1,5 @@
 """
-Local data files: find those that a recipe names, and read text lines and the rows of tables.
+Local data files: find the files that a recipe names, and read text lines and the rows of tables.
 
 To support another kind of table, add its reader to `FORMATS`.
 """
@@ -104,7 +104,7 @@ def read_lines(path: Path) -> Iterator[str]:
 _BATCH_ROWS = 1000  # rows of a Parquet file in memory at once
 _QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')  # a cell as CSV writers quote it
 _CELL = rf'(?:{_QUOTED.pattern}|[^"\t\r\n]*+)'
-_RECORD = re.compile(rf"{_CELL}(?:\t{_CELL})*+\r?\n?")
+_CSV_ROW = re.compile(rf"{_CELL}(?:\t{_CELL})*+\r?\n?")
 
 
 def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
@@ -129,16 +129,16 @@ def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
         cells = defaultdict(list)
         for name, cell in pairs:
             cells[name].append(cell)
-        row |= {name: each for name, each in cells.items() if len(each) > 1}
+        row |= {name: several for name, several in cells.items() if len(several) > 1}
     return row
 
 
 def _read_cells(
-    path: Path, header: bool, records: Callable[[Path, bool], Iterator[tuple[int, list[str]]]]
+    path: Path, header: bool, rows_of: Callable[[Path, bool], Iterator[tuple[int, list[str]]]]
 ) -> Iterator[dict[Any, Any]]:
     """The rows below the header. Every cell is text, even "1", "NA" and "null"."""
     names: list[Any] = []
-    for line, cells in records(path, header):
+    for line, cells in rows_of(path, header):
         if cells in ([], [""]):
             continue
         if not names:
@@ -160,11 +160,11 @@ _CSV_ERRORS = {
     "expected after": "text after the quotation mark that ends a cell; a mark that is text is written twice",
     "field larger": f"a cell of more than {csv.field_size_limit():,} characters; is a quotation mark not closed?",
 }
-# The first line that tells Excel the delimiter, and that other programs may have filled up with delimiters.
+# A first line that tells Excel the delimiter. Other programs may have added delimiters at its end.
 _DECLARATION = re.compile(r'"?sep=(.)"?\1*\r?\n?', re.I)
 
 
-def _csv_records(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
     """The number of each row's last line, and its cells."""
     delimiter, skipped = _delimiter(path)
     reader = csv.reader(islice(read_lines(path), skipped, None), delimiter=delimiter, strict=True)
@@ -182,10 +182,9 @@ def _delimiter(path: Path) -> tuple[str, int]:
     """
     The delimiter, and the number of lines before the table: 1 if the first line declares the delimiter.
 
-    Otherwise it is the one, of comma, semicolon and tab, that splits the first rows into the same number of cells, at
-    least two; a comma if none does. If several do, as may happen without a header, the one with the fewest cells is
-    taken, since most tables are of pairs, with a warning. (`csv.Sniffer` counts characters, and those of sentences
-    mislead it.)
+    Otherwise it is the one of comma, semicolon and tab that splits the first rows into equally many cells, at least
+    two; a comma if none does. Several may do, in a file without a header: then the one with the fewest cells is taken,
+    since most tables are of pairs, with a warning. (`csv.Sniffer` counts characters, and sentences mislead it.)
     """
     if declared := _DECLARATION.fullmatch(next(read_lines(path), "")):
         return declared[1], 1
@@ -209,8 +208,8 @@ def _delimiter(path: Path) -> tuple[str, int]:
     return chosen, 0
 
 
-def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
-    """The number of each row's last line, and its cells. Quoting matters only from the first quotation mark on."""
+def _tsv_rows(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
+    """The number of each row's last line, and its cells. Before the first quotation mark, nothing is quoted."""
     quoted = None
     for number, line in enumerate(read_lines(path), start=1):
         if quoted is None and '"' in line:
@@ -219,32 +218,32 @@ def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
             break
         yield number, line.rstrip("\r\n").split("\t")
     if quoted:
-        for last, record in islice(_records(path), number - 1, None):
-            yield last, _cells(record, path)
+        for last, row in islice(_multiline_rows(path), number - 1, None):
+            yield last, _cells(row, path)
 
 
-def _records(path: Path) -> Iterator[tuple[int, str]]:
+def _multiline_rows(path: Path) -> Iterator[tuple[int, str]]:
     """
     The number of each row's last line, and the row, of a TSV file in which quoted cells may contain line ends. A row is
     cut where it exceeds the longest possible cell: its quotation mark is text.
     """
-    record, size, is_open = [], 0, False
+    lines, size, is_open = [], 0, False
     for number, line in enumerate(read_lines(path), start=1):
-        record.append(line)
+        lines.append(line)
         size += len(line)
         is_open ^= line.count('"') % 2 == 1
         if not is_open or size > csv.field_size_limit():
-            yield number, "".join(record)
-            record, size, is_open = [], 0, False
-    if record:
-        yield number, "".join(record)
+            yield number, "".join(lines)
+            lines, size, is_open = [], 0, False
+    if lines:
+        yield number, "".join(lines)
 
 
-def _cells(record: str, path: Path) -> list[str]:
-    if '"' not in record:
-        return record.rstrip("\r\n").split("\t")
+def _cells(row: str, path: Path) -> list[str]:
+    if '"' not in row:
+        return row.rstrip("\r\n").split("\t")
     with as_user_error(f"{path}: "):
-        return next(csv.reader([record], delimiter="\t", strict=True), [])
+        return next(csv.reader([row], delimiter="\t", strict=True), [])
 
 
 def _is_quoted(path: Path, header: bool) -> bool:
@@ -258,15 +257,15 @@ def _is_quoted(path: Path, header: bool) -> bool:
     contradictory, a warning is logged. The whole file decides, so all its readers agree.
     """
     fields, proven, keeps_the_rule = 0, False, True
-    for _, record in _records(path):
-        if '"' in record and not _RECORD.fullmatch(record):
+    for _, row in _multiline_rows(path):
+        if '"' in row and not _CSV_ROW.fullmatch(row):
             keeps_the_rule = False
             break
-        if '"' in record or not fields:
-            cells = _cells(record, path)
-            names_are_quoted = header and not fields and '"' in record and not _QUOTED.sub("", record).strip()
+        if '"' in row or not fields:
+            cells = _cells(row, path)
+            names_are_quoted = header and not fields and '"' in row and not _QUOTED.sub("", row).strip()
             fields = fields or len(cells)
-            are_rows = [line.count("\t") + 1 == fields for line in record.split("\n") if line]
+            are_rows = [line.count("\t") + 1 == fields for line in row.split("\n") if line]
             if len(cells) != fields or (len(are_rows) > 1 and all(are_rows)):
                 keeps_the_rule = False
                 break
@@ -285,7 +284,7 @@ def _is_quoted(path: Path, header: bool) -> bool:
 
 
 def _has_doubled_marks(line: str) -> bool:
-    return '""' in line and bool(_RECORD.fullmatch(line)) and any('""' in cell[1:-1] for cell in _QUOTED.findall(line))
+    return '""' in line and bool(_CSV_ROW.fullmatch(line)) and any('""' in cell[1:-1] for cell in _QUOTED.findall(line))
 
 
 _TOLD: set[tuple[Path, int]] = set()
@@ -350,24 +349,25 @@ FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
     ".jsonl": _read_json,
     ".ndjson": _read_json,
     ".json": _read_json,
-    ".csv": partial(_read_cells, records=_csv_records),
-    ".tsv": partial(_read_cells, records=_tsv_records),
+    ".csv": partial(_read_cells, rows_of=_csv_rows),
+    ".tsv": partial(_read_cells, rows_of=_tsv_rows),
     ".parquet": _read_parquet,
 }
 
 # -- columns of tables -------------------------------------------------------------------------------------------------
 
-# For `source`, `target` and, if the data have them, `features`: its columns (one for a text), each by its name or,
-# without a header, by its number; with the key in its cells if each of them holds a text per language.
+# The columns of `source`, `target` and, if the data have them, `features`: one for a text, several for features. A
+# column is (name, key): its name, or its number if there is no header; and a language if its cells are mappings from
+# languages to texts, else None.
 Columns = dict[str, list[tuple[str | int, str | None]]]
 _SHOWN = 20  # columns that a message names
 
 
 def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
     """
-    Choose the source and target columns of a table: those of `data.source_column` and `data.target_column`, or those
-    named like `data.source_language` and `data.target_language`, or two keys of a `translation` column. Choose
-    `data.feature_columns` too.
+    Choose the source and target columns of a table: `data.source_column` and `data.target_column`, or the columns named
+    like `data.source_language` and `data.target_language`, or these keys of a `translation` column. Choose the
+    columns of features too.
 
     Args:
         rows: the first rows of the table.
@@ -476,7 +476,7 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
 
 
 def names_of_files(names: list[str], data: DataSection) -> list[str]:
-    """What a recipe names, as files rather than the prefix of two; that a file may also end in .gz is left out."""
+    """The files that a recipe names, two for a prefix; these without .gz, even if they end in it."""
     is_prefix = len(names) == 1 and not _is_table(names[0])
     return [f"{names[0]}.{side}" for side in data.names] if is_prefix else names
 
@@ -489,7 +489,7 @@ def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ..
     """Pairs of text files: source and target."""
     if len(names) == 1:
         _check_prefix(names[0], data, key)
-    has_tables = any(_is_table(name) for each in data.files().values() for name in each)
+    has_tables = any(_is_table(name) for files in data.files().values() for name in files)
     for column in ("source_column", "target_column", "feature_columns"):
         may_be_of_others = column != "feature_columns" and (data.on_the_hub or has_tables)
         if getattr(data, column) is not None and not may_be_of_others:
@@ -507,7 +507,7 @@ def _pairs(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ..
     if names[0] == names[1]:
         raise UserError(f"{key}: source and target are the same file, {names[0]}")
     endings = [Path(name.removesuffix(".gz")).suffix for name in names]
-    if data.names[0] != data.names[1] and endings == [f".{each}" for each in data.names[::-1]]:
+    if data.names[0] != data.names[1] and endings == [f".{name}" for name in data.names[::-1]]:
         raise UserError(f"{key}: name the source before the target: [{names[1]}, {names[0]}]")
     sources, targets = (_expand(name, key) for name in names)
     if len(sources) != len(targets):
@@ -530,7 +530,7 @@ def _matching(pattern: str, key: str) -> list[str]:
 
 
 def _check_prefix(prefix: str, data: DataSection, key: str) -> None:
-    """Raise UserError if a name is that of a file, and not the prefix of two."""
+    """Raise UserError if a name is not the prefix of two files but the name of one."""
     path = Path(prefix)
     if not path.is_file() or any(Path(f"{prefix}.{side}{end}").exists() for side in data.names for end in ("", ".gz")):
         return
@@ -568,9 +568,9 @@ def check_files(data: DataSection) -> None:
     training file is also used for validation or testing.
     """
     train: set[Path] = set()
-    for place, each in enumerate(data.mixed()):
-        if each.train_files:
-            train |= _resolved(each.train_files, each, f"data.mix[{place}].files")
+    for place, section in enumerate(data.mixed()):
+        if section.train_files:
+            train |= _resolved(section.train_files, section, f"data.mix[{place}].files")
     for split, files in data.files().items():
         key = data.files_key(split)
         found = _resolved(files, data, key)

@@ -10,7 +10,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -63,13 +63,13 @@ _READ_ROWS = 10_000
 @dataclass(frozen=True)
 class Provenance:
     """
-    The origin of the pairs of a split, in plain text, for records and cards.
+    The origin of the pairs of a split, in plain text, for a run's card.
 
     Args:
         dataset_type, dataset_name: for a card's metadata.
         hub_name: the name of a data set on the Hub.
         subset, split: the parts of it that are used, as named there.
-        limits: what a model trained on this data cannot do; None: nothing to add, as for any natural text.
+        limits: what a model trained on this data cannot do; None: nothing beyond what holds for any natural text.
     """
 
     dataset_type: str
@@ -81,7 +81,7 @@ class Provenance:
 
 
 def file_name(path: str) -> str:
-    """The last part of a path, to publish."""
+    """The last part of a path, which may be published."""
     return without_tokens(PureWindowsPath(path).name)  # splits at / and \ on any system
 
 
@@ -101,7 +101,7 @@ class PairSource(ABC):
 
     @property
     def revision(self) -> str | None:
-        """The commit that a stream reads, for data on the Hub."""
+        """The commit that a stream reads, if the data are on the Hub."""
         return None
 
     @abstractmethod
@@ -174,8 +174,7 @@ class LocalFiles(PairSource):
 
     def fingerprint(self) -> str:
         """Names, sizes and beginnings of the files: reading a whole corpus just for this would take too long."""
-        paths = [path for paths in find_files(self.files, self.data, self.key) for path in paths]
-        return ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
+        return _identified(path for paths in find_files(self.files, self.data, self.key) for path in paths)
 
     def provenance(self) -> Provenance:
         return local_provenance(names_of_files(self.files, self.data))
@@ -231,9 +230,14 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, xxh3_128).hexdigest()
 
 
-def _beginning(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
+def _identified(paths: Iterable[Path]) -> str:
+    """Names, sizes and hashes of the beginnings of files."""
+    described = []
+    for path in paths:
+        with path.open("rb") as file:
+            start = hashlib.sha256(file.read(2**20)).hexdigest()[:8]
+        described.append(f"{path} ({path.stat().st_size:,} bytes, beginning {start})")
+    return ", ".join(described)
 
 
 # -- data sets on the Hub ----------------------------------------------------------------------------------------------
@@ -253,7 +257,7 @@ class HubDataset(PairSource):
     def load(self) -> Dataset:
         data = self.data
         with self._explained():
-            if data.streaming:  # which fetches no more than this split
+            if data.streaming:  # a stream downloads only this split
                 return Dataset.from_list(list(self.stream()))
             return self._pairs(load_dataset(data.name, data.subset, split=self.split, revision=data.revision))
 
@@ -334,9 +338,7 @@ class SavedDataset(HubDataset):
 
     def fingerprint(self) -> str:
         with self._explained():
-            paths = [Path(file["filename"]) for file in self._rows().cache_files]
-        sizes = ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
-        return f"{self.split} of {sizes}"
+            return f"{self.split} of {_identified(Path(file['filename']) for file in self._rows().cache_files)}"
 
     def _rows(self) -> Dataset:
         """The rows of the split, which may be a part such as train[:1000], or a sum."""
@@ -369,7 +371,7 @@ def _is_saved(name: str) -> bool:
 
 
 def _texts(batch: dict[Any, list], columns: Columns, where: str) -> dict[str, list[str]]:
-    """The sources and targets, and features if any, of a batch of rows."""
+    """The sources, the targets and, if the data have them, the features of a batch of rows."""
     return {
         side: [
             joined_cells([(value, *column) for value, column in zip(values, chosen, strict=True)], where)
@@ -474,7 +476,7 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
     files = data.files()
     if split in files:
         return LocalFiles(files[split], data, key or data.files_key(split))
-    if any(each in files for each in SPLITS):  # local files replace `data.name` for all splits
+    if any(name in files for name in SPLITS):  # local files replace `data.name` for all splits
         return None
     name = getattr(data, split, None)
     if name is None:
@@ -555,7 +557,8 @@ def _load(source: PairSource, split: str) -> Dataset:
 
 def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
     """The sources of `data.mix`, in its order."""
-    found = [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
+    sections = enumerate(data.mixed())
+    found = [source_of("train", section, seed, f"data.mix[{place}].files") for place, section in sections]
     return [source for source in found if source is not None]
 
 
@@ -592,15 +595,15 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
 
 
 def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
-    """The sources of a batch of pairs, with a tag before each that is not empty."""
+    """The sources of a batch of pairs, with the tag before all that are not empty."""
     return {SOURCE: [text and f"{tag} {text}" for text in batch[SOURCE]]}
 
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
     """
-    Training pairs, and validation pairs held out of them so that no source is in both. The first of the drawn pairs are
-    held out, each with all other targets of its source, until there are enough; copies of these pairs are left out.
-    Drawn pairs without text on both sides are dropped.
+    Training pairs, and validation pairs held out of them so that no source is in both. Pairs are drawn at random and
+    held out in that order, with all other targets of their sources, until there are enough. Copies of held-out pairs
+    are left out of both, and so are drawn pairs without text on both sides.
     """
     size = size or max(1, min(_FOR_VALIDATION, len(train) // 10))
     if size >= len(train):
@@ -626,8 +629,7 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
         if len(held_out) >= size:
             break
         if row not in taken:
-            others = [others for each, (others, *_) in rows_of[source].items() if each != target]
-            held_out += [row, *others]
+            held_out += [row, *(rows[0] for other, rows in rows_of[source].items() if other != target)]
             taken.update(*rows_of[source].values())
         elif len(rows_of[source]) == 1:
             held_out.append(row)
@@ -659,7 +661,7 @@ def side_of(pairs: Mapping[str, Sequence[str]], side: str) -> Sequence[str]:
 
 
 def _pairs_of(dataset: Dataset) -> Iterator[tuple[str, str]]:
-    """The source of each row as models read it, and the target, in which only visible characters count too."""
+    """The source of each row as models read it, and the target without invisible characters."""
     for batch in dataset.iter(_READ_ROWS):
         yield from zip(whole_sources(batch), map(clean, batch[TARGET]), strict=True)
 

@@ -92,10 +92,10 @@ class Position:
 
 class StreamReader(torch.utils.data.IterableDataset):
     """
-    One of several readers of a stream, each with its own pairs. It reads a pool of pairs, shuffles it, cuts it into
-    batches of similar lengths and yields these in random order, then reads the next pool. At the end of the stream it
-    starts over, with the shards in a different order. Seed and position determine everything, so a checkpoint holds no
-    pairs: a resumed reader reads its pool again.
+    One of several readers that divide a stream among them. It reads a pool of pairs, shuffles it, cuts it into batches
+    of similar lengths and yields these in random order, then reads the next pool. At the end of the stream it starts
+    over, with the shards in a different order. Seed and position determine everything, so a checkpoint holds no pairs:
+    a resumed reader reads its pool again.
 
     Args:
         tokenizer: tokenizes pairs, and drops those that are empty or too long.
@@ -277,7 +277,7 @@ class StreamBatches:
             for reader in self.mine:
                 try:
                     batch, positions[reader] = next(loaders[reader])
-                except (ValueError, OSError, RuntimeError) as error:  # on this process only
+                except (ValueError, OSError, RuntimeError) as error:  # perhaps on this process only
                     raise ProcessError(f"the training stream: {_message(error)}") from error
                 batches.append(batch)
             share = counted_share(batches, self.accelerator)

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 _READ_ROWS = 1000
-MANY_DROPPED = 0.1  # a larger share of dropped pairs deserves a warning: a limit may be too low
+MANY_DROPPED = 0.1  # if a larger share of pairs is dropped, a limit may be too low: warn
 # The most bytes of a word that the trainer sees at once, since its time grows with the square of their number: a word
 # of 100,000 combining marks would take minutes. No real word is longer.
 _LONGEST_WORD = 1000
@@ -69,16 +69,16 @@ def _train_symbols(
     sentences: Iterator[list[str]], vocab_size: int, kind: TokenizerKind, pattern: str | None
 ) -> Tokenizer:
     """
-    A vocabulary of whole symbols: the most frequent ones, of which each feature is one (see `with_features`). Text
-    without `INVISIBLE` characters, in NFC, or in NFD for the kind "decomposed", comes back exactly if all its symbols
-    are in the vocabulary and none spells a special token; any other symbol is the unknown token, which decoding drops.
+    A vocabulary of the most frequent symbols. A feature is one symbol (see `with_features`). A symbol that is not in
+    the vocabulary becomes the unknown token, which decoding drops. Otherwise, text without `INVISIBLE` characters in
+    NFC (for the kind "decomposed", in NFD) comes back exactly, unless one of its symbols spells a special token.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
     form = normalizers.NFD() if kind == "decomposed" else normalizers.NFC()
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(INVISIBLE.pattern), ""), form])
     symbol = {"characters": r"[\s\S]", "decomposed": r"[\s\S]", "words": r"\S+"}.get(kind, pattern or "")
-    # A feature is at the beginning or after another. Without this condition, the separator would be searched for from
-    # every character of a text.
+    # A feature stands at the beginning or after another one. The look-behind says so: without it, the regular
+    # expression would look for a separator from every character of a text.
     with as_user_error("tokenizer.pattern is not a regular expression, or ends in a comment: "):
         Regex(symbol)
         symbols = Regex(rf"(?<![^{SEPARATOR}])[^{SEPARATOR}]+{SEPARATOR}|(?:{symbol})")
@@ -282,8 +282,8 @@ class PairTokenizer:
     def key(self) -> str:
         """A cache key for its output: the hash of a tokenizer object differs from process to process."""
         tokenizers = [
-            each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
-            for each in (self.source_tokenizer, self.target_tokenizer)
+            side.backend_tokenizer.to_str() if side.is_fast else repr(sorted(side.get_vocab().items()))
+            for side in (self.source_tokenizer, self.target_tokenizer)
         ]
         return Hasher.hash([tokenizers, self.limits, self.cleans_sources and INVISIBLE.pattern])
 
@@ -331,15 +331,15 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
 def _report_unknown(tokenized: Dataset, tokenizer: PairTokenizer, split: str) -> None:
     """Log how many tokens of a split are not in a vocabulary of whole symbols."""
     sides = (("source", "input_ids", tokenizer.source_tokenizer), ("target", "labels", tokenizer.target_tokenizer))
-    for side, column, each in sides:
-        if not has_whole_symbols(each):
+    for side, column, vocabulary in sides:
+        if not has_whole_symbols(vocabulary):
             continue
         ids = tokenized.select_columns([column]).with_format("arrow")[:].column(column).combine_chunks().flatten()
         # Each text ends in a special token of its own.
-        if unknown := int(np.isin(ids.to_numpy(), each.all_special_ids).sum()) - len(tokenized):
+        if unknown := int(np.isin(ids.to_numpy(), vocabulary.all_special_ids).sum()) - len(tokenized):
             logger.warning(
                 f"data: {unknown:,} of {len(ids):,} {side} tokens of the {split} pairs are lost: they spell a special "
-                f"token, or the vocabulary of {len(each):,} tokens lacks them (see tokenizer.vocab_size)"
+                f"token, or the vocabulary of {len(vocabulary):,} tokens lacks them (see tokenizer.vocab_size)"
             )
 
 

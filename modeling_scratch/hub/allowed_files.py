@@ -19,8 +19,8 @@ from .probe import HANDLER
 
 CARD = "README.md"
 EVAL_RESULTS = ".eval_results/modeling_scratch.yaml"
-# Names and patterns. Code is found by following imports. A push also deletes files that match these from the Hub if the
-# folder lacks them (push.MODEL_FILES); files that it must never delete belong in COMPANIONS.
+# Names and patterns of files to push; code is found by following imports. A push deletes files on the Hub that match
+# these and are not in the folder (push.MODEL_FILES). Files that it must never delete belong in COMPANIONS.
 ALLOWED = (
     "config.json",
     "generation_config.json",
@@ -34,8 +34,8 @@ ALLOWED = (
     HANDLER,
     EVAL_RESULTS,
 )
-# Read for the card, not pushed as they are.
-RECORDS = (RECIPE, METRICS_FILE, CONVERSION, CARD)
+# Files that the card is made from, and that are not pushed as they are.
+READ_FOR_CARD = (RECIPE, METRICS_FILE, CONVERSION, CARD)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -67,7 +67,7 @@ def _check_links(folder: Path) -> None:
     """Raise UserError for a link out of the folder: its target may not belong to the model, or may vanish."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        is_read = path.suffix == ".py" or matches(name, (*ALLOWED, *COMPANIONS, *RECORDS, TARGET_FOLDER))
+        is_read = path.suffix == ".py" or matches(name, (*ALLOWED, *COMPANIONS, *READ_FOR_CARD, TARGET_FOLDER))
         if is_read and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             raise UserError(
                 f"{path} is a symbolic link out of the folder, to {path.resolve()}: put the file itself there (cp -L), "

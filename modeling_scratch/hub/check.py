@@ -29,8 +29,8 @@ from .model_files import open_weights
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same machine
-# The least mean similarity of translations with those on record, which may have been made on another machine or in
-# bfloat16: rounding changes a word here and there, and damage the whole text.
+# Translations must be at least this similar, on average, to those in the run's records. These may have been made on
+# another machine or in bfloat16, where rounding changes a word here and there; damage changes the whole text.
 ALIKE = 0.8
 # Sentences that tokenizers stumble over, tried besides the run's own samples.
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
@@ -157,7 +157,7 @@ def check_translations(folder: Path, samples: list[dict[str, str]]) -> str:
         # Not on a GPU, which may be busy with training.
         translator = Translator(load_translator(str(folder)).eval(), *load_tokenizers(str(folder)))
         found = best_texts(translator.translate(sources, features=features, do_sample=False))
-    pairs = [(each.strip(), sample["translation"]) for each, sample in zip(found, samples, strict=True)]
+    pairs = [(text.strip(), sample["translation"]) for text, sample in zip(found, samples, strict=True)]
     alike = [SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs]
     if mean(alike) < ALIKE:
         place = min(range(len(alike)), key=alike.__getitem__)
@@ -176,8 +176,8 @@ def check_translations(folder: Path, samples: list[dict[str, str]]) -> str:
 
 def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
     """
-    Run `probe.observe` in a process that cannot import this project and makes no connections. UserError with its last
-    line of stderr if it fails.
+    Run `probe.observe` in a process that cannot import this project and makes no connections. If it fails, raise
+    UserError with the last line of its stderr.
     """
     with temporary_folder() as temporary:
         asked, answered = temporary / "sentences.json", temporary / "observed.pt"
@@ -209,7 +209,7 @@ def check_loading(who: str, observed: dict[str, Any]) -> None:
 
 
 def differences(author: dict[str, Any], stranger: dict[str, Any], tolerance: float = TOLERANCE) -> list[str]:
-    """What differs between the author's results and a stranger's: logits if by more than the tolerance."""
+    """What differs between the author's results and a stranger's; logits may differ by the tolerance."""
     differing = [name for name in ("input_ids", "outputs", "pipeline", "decoded") if author[name] != stranger[name]]
     differing += ["answers of handler.py"] if stranger["handler"] != stranger["pipeline"] else []
     difference = float("inf")

@@ -63,8 +63,8 @@ def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
     for path in paths:
         with open_weights(path) as weights:
             tensors = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
-            count += sum(math.prod(each.get_shape()) for each in tensors)
-            dtypes |= {_DTYPES.get(each.get_dtype(), each.get_dtype()) for each in tensors}
+            count += sum(math.prod(tensor.get_shape()) for tensor in tensors)
+            dtypes |= {_DTYPES.get(tensor.get_dtype(), tensor.get_dtype()) for tensor in tensors}
     return count, sorted(dtypes)
 
 
@@ -107,9 +107,9 @@ class ModelFacts:
     pipeline: bool = True  # whether `pipeline` works
     base_model: str | None = None  # a name on the Hub
     sources: list[str] = field(default_factory=list)  # example sentences
-    features: str = ""  # of an example, if the model was trained with features
+    features: str = ""  # of an example sentence, if the model was trained with features
     is_translator: bool = True  # whether its task is translation
-    task: str | None = None  # what the outputs are, if it is not
+    task: str | None = None  # what the outputs are, in words, if they are not translations
     calibration: dict[str, Any] = field(default_factory=dict)  # what was measured of its confidence
     is_marian: bool = False  # whether it is a MarianMTModel now, which needs no code from its repository
 

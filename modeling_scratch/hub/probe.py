@@ -1,6 +1,6 @@
 """
-Record the ids, logits and outputs that a model folder gives for some sentences. Run as a script, this loads the
-folder as a stranger would, with the folder's own code: python -P probe.py FOLDER SENTENCES.json OUT.pt
+Observe what a model folder makes of some sentences: ids, logits and outputs. Run as a script, this loads the folder as
+a stranger would, with the folder's own code: python -P probe.py FOLDER SENTENCES.json OUT.pt
 
 This module imports nothing from this project; run as a script, it also keeps the folder's code from doing so.
 """
@@ -34,10 +34,9 @@ def observe(
 
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
-        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `handler` (those of the
-        folder's handler.py, if it has ours and its code is trusted, else the pipeline's; one that its owner has edited
-        must only answer), `loading` (weights that were
-        missing or unexpected).
+        `outputs`, `pipeline` (its outputs for some sentences, if the folder has one), `handler` (the answers of the
+        folder's handler.py if its code is trusted; without one, or if its owner has edited it, the outputs of the
+        pipeline again), `loading` (weights that were missing or unexpected).
     """
     source = None
     if (Path(folder) / "tokenizer_config.json").is_file():
@@ -59,7 +58,7 @@ def observe(
         logits = model(**inputs, decoder_input_ids=fixed).logits
     piped = handled = []
     named = getattr(model.config, "custom_pipelines", None) or {}
-    if source and (task := next((each for each in TASKS if each in named), None)):
+    if source and (task := next((name for name in TASKS if name in named), None)):
         options = {"pipeline_class": pipeline_class, "trust_remote_code": trust_remote_code}
         # Not on a GPU, which may be busy with training. The overloads list the tasks of Transformers alone.
         piping = pipeline(task, model=folder, device="cpu", **options)  # type: ignore[call-overload]
