@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         page = folder / page_of(path)
         if path.name in ROOT_PAGES or page.exists() or not path.exists():
             continue  # what does not exist stays a broken link, which the build reports
-        children = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"] if path.is_dir() else []
+        children = [child for child in sorted(path.iterdir()) if child.name[0] not in "._"] if path.is_dir() else []
         linked.update(children)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(source_page(path, children), encoding="utf-8")
@@ -55,7 +55,7 @@ def staged(path: Path) -> tuple[str, set[Path]]:
 
     text = path.read_text(encoding="utf-8")
     parts = CODE.split(text if path.suffix == ".md" else from_notebook(json.loads(text)))
-    for index in range(0, len(parts), 2):  # the others are code
+    for index in range(0, len(parts), 2):  # every second part is code
         text = LINK.sub(site_link, parts[index])
         text = re.sub(r"\$\$(.+?)\$\$", lambda match: convert(match[1], display="block"), text, flags=re.DOTALL)
         parts[index] = re.sub(r"\$([^$\n]+)\$", lambda match: convert(match[1]), text)
@@ -88,7 +88,7 @@ def page_of(path: Path) -> str:
 
 def source_page(path: Path, children: list[Path]) -> str:
     if path.is_dir():
-        body = "\n".join(f"- [{each.name}]({path.name}/{each.name}.md)" for each in children)
+        body = "\n".join(f"- [{child.name}]({path.name}/{child.name}.md)" for child in children)
     else:
         body = f"````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text(encoding='utf-8').rstrip()}\n````"
     return SOURCE_PAGE.format(name=path.relative_to(ROOT).as_posix(), body=body)

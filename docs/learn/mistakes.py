@@ -70,7 +70,7 @@ def main(mistake: str, folder: str, updates: int = UPDATES) -> tuple[float, floa
     tokenizer.enable_padding(pad_id=model.pad)
 
     def ids(texts: list[str]) -> torch.Tensor:
-        return torch.tensor([each.ids for each in tokenizer.encode_batch(texts)])
+        return torch.tensor([encoding.ids for encoding in tokenizer.encode_batch(texts)])
 
     corpus = make_corpus(updates * SENTENCES, 100, 100, seed=0)
     pairs = {split: ([row["en"] for row in rows], [row["de"] for row in rows]) for split, rows in corpus.items()}
