@@ -83,9 +83,9 @@ def make_environment(release: str, folder: Path) -> Path:
         packages = Path(sysconfig.get_paths()["purelib"])
         links = folder / "links"
         links.mkdir(parents=True, exist_ok=True)
-        for each in [*TORCH, "typing_extensions.py", *(path.name for path in packages.glob("torch-*.dist-info"))]:
-            if not (links / each).exists():
-                (links / each).symlink_to(packages / each)
+        for name in [*TORCH, "typing_extensions.py", *(path.name for path in packages.glob("torch-*.dist-info"))]:
+            if not (links / name).exists():
+                (links / name).symlink_to(packages / name)
         subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder / release)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", f"transformers=={release}"]
         subprocess.run(pip, check=True)
@@ -199,7 +199,7 @@ def main() -> int:
             for title, folder in models.items():
                 client(client_push, folder=str(folder), repository=f"ada/{title}")
             expected = probe(sys.executable, names["folder"], work, HF_HUB_OFFLINE="1")
-            if errors := [each["error"] for each in expected if "error" in each]:
+            if errors := [answer["error"] for answer in expected if "error" in answer]:
                 sys.exit(f"the installed release: {errors[0]}")
             print("| release | model | from | " + " | ".join(COLUMNS) + " |\n" + "|---" * (3 + len(COLUMNS)) + "|")
             for release in [*options.only, "renamed"]:
@@ -215,7 +215,7 @@ def main() -> int:
                         failed += not all(right) and not release.startswith("4.")
                         cells = " | ".join("yes" if column else "no" for column in right)
                         print(f"| {release} | {title} | {where} | {cells} |", flush=True)
-                    if errors := {each["error"] for each in found if "error" in each}:
+                    if errors := {answer["error"] for answer in found if "error" in answer}:
                         print("\n".join(f"  {error}" for error in sorted(errors)), flush=True)
     return 1 if failed else 0
 

@@ -43,9 +43,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         execute(notebook, Path(folder))
     notebook.metadata = _METADATA
-    for output in (each for cell in notebook.cells for each in cell.get("outputs", [])):
-        if "image/png" in output.get("data", {}):
-            output.data["image/png"] = _smaller(output.data["image/png"])
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = _smaller(output.data["image/png"])
     nbformat.write(notebook, NOTEBOOK)
 
 

@@ -219,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
             if is_leak or (url.path.startswith("/storage/") and self.token in USERS):
                 hub.leaks.append(entry)
             hub.requests.append(entry)
-            fault = next((each for each in [*hub.faults] if each.is_due(self.path)), None)
+            fault = next((planned for planned in [*hub.faults] if planned.is_due(self.path)), None)
             if fault:
                 hub.faulty.append(entry)
         kind = fault.kind if fault else None
@@ -338,7 +338,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def list_commits(self, name: str, revision: str):
         rest = {"message": "", "authors": [], "date": "2026-01-01T00:00:00.000Z"}
-        return [{"id": each["id"], "title": each["title"]} | rest for each in self.readable(name).history(revision)]
+        return [
+            {"id": commit["id"], "title": commit["title"]} | rest for commit in self.readable(name).history(revision)
+        ]
 
     def download(self, name: str, revision: str, path: str) -> None:
         repository = self.readable(name)
@@ -368,7 +370,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def validate_card(self) -> None:
         errors = _wrong_in_card(json.loads(self.body)["content"])
-        body = json.dumps({"errors": [{"message": each} for each in errors], "warnings": []}).encode()
+        body = json.dumps({"errors": [{"message": error} for error in errors], "warnings": []}).encode()
         self.send(body, {"Content-Type": "application/json"}, 400 if errors else 200)
 
     def preupload(self, name: str, revision: str):
@@ -427,7 +429,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 tree.pop(path)
         commit = repository.add(head, header["value"]["summary"], tree)
-        number = 1 + sum(each.startswith("refs/pr/") for each in repository.references)
+        number = 1 + sum(reference.startswith("refs/pr/") for reference in repository.references)
         repository.references[f"refs/pr/{number}" if create_pr else f"refs/heads/{revision}"] = commit
         page = {"pullRequestUrl": f"{self.hub.url}/{name}/discussions/{number}"} if create_pr else {}
         return {"commitOid": commit, "commitUrl": f"{self.hub.url}/{name}/commit/{commit}"} | page

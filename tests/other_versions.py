@@ -31,8 +31,10 @@ def find_interpreter(version: str) -> str | None:
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         places.insert(0, sys.executable)
     # Most commands of pyenv are for versions that are not installed, and fail.
-    works = (each for each in places if each and not subprocess.run([each, "-c", ""], capture_output=True).returncode)
-    return next(works, None)
+    for place in filter(None, places):
+        if not subprocess.run([place, "-c", ""], capture_output=True).returncode:
+            return place
+    return None
 
 
 def installed(interpreter: str, torch: str, folder: Path) -> tuple[Path, str]:

@@ -108,7 +108,7 @@ def decided(generate: Callable, rounding: float) -> torch.Tensor:
         torch.manual_seed(seed)
         found = generate(logits_processor=[Shaking(rounding)])
         width = max(found.shape[1], expected.shape[1])
-        shaken, still = (pad(each, (0, width - each.shape[1])) for each in (found, expected))
+        shaken, still = (pad(logits, (0, width - logits.shape[1])) for logits in (found, expected))
         stay = (shaken == still).all(dim=1) & stay
     return stay
 

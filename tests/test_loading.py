@@ -58,16 +58,13 @@ def saved(make_model, tmp_path):
     ("content", "words"),
     [
         (None, "is missing"),
-        (b"", "Expecting value"),
         (b"\xef\xbb\xbf" + json.dumps(GENERATION).encode(), "BOM"),
-        (json.dumps(GENERATION).encode("utf-16"), "not valid UTF-8"),
         (json.dumps(GENERATION).encode()[:-5], "line 1"),
         (b"[64]", "found list"),
-        (b"null", "expected an object"),
         (b"{}", "neither max_new_tokens nor max_length"),
         (json.dumps(GENERATION | {"max_new_tokens": None}).encode(), "neither max_new_tokens nor max_length"),
     ],
-    ids=["missing", "empty", "byte order mark", "UTF-16", "cut off", "list", "null", "no settings", "no length"],
+    ids=["missing", "byte order mark", "cut off", "list", "no settings", "no length"],
 )
 def test_a_model_without_its_generation_settings_is_refused(content, words, saved):
     (saved / "generation_config.json").unlink()

@@ -183,7 +183,7 @@ def test_significance_groups_references_as_the_scores_do():
         score(SOURCES[:3], texts[:2] + texts[3:], [[FIRST[0], FIRST[2]], FIRST[1], FIRST[3]])
         for texts in (TRANSLATIONS, SECOND)
     ]
-    recorded = [each["bleu"] for each in scored]
+    recorded = [scores["bleu"] for scores in scored]
     difference, _, signature = bleu_significance(TRANSLATIONS, SECOND, FIRST, "de", recorded, sources)
     assert difference == pytest.approx(recorded[1] - recorded[0])
     assert signature == scored[0]["bleu_signature"]
@@ -251,7 +251,7 @@ def test_scores_of_sequences_that_are_no_sentences():
     """Against formulas written anew; the interval of a share against that of a binomial distribution."""
     draw = random.Random(0)
     references = [" ".join(draw.choices("abcde", k=draw.randint(1, 6))) for _ in range(400)]
-    outputs = [each if draw.random() < 0.7 else " ".join(draw.choices("abcde", k=3)) for each in references]
+    outputs = [reference if draw.random() < 0.7 else " ".join(draw.choices("abcde", k=3)) for reference in references]
     outputs[:2] = ["", references[1]]
     names = ["exact_match", "wer", "token_error_rate", "cer", "token_f1"]
     scores = score(references, outputs, references, metrics=names)
@@ -332,7 +332,7 @@ def test_the_rank_of_smiles_counts_molecules_once_and_only_valid_ones():
     draw = random.Random(0)
     molecules = ["CCO", "OCC", "C(C)O", "CC.O", "O.CC", "CCN", "NCC", "c1ccccc1", "C1=CC=CC=C1", "C(", "c1ccc", "CF"]
     outputs = [draw.choices(molecules, k=10) for _ in range(200)]
-    references = draw.choices([each for each in molecules if each not in ("C(", "c1ccc")], k=200)
+    references = draw.choices([molecule for molecule in molecules if molecule not in ("C(", "c1ccc")], k=200)
     keys = ["exact_match", "top_1", "top_3", "top_5", "invalid_smiles", "cer"]
     scores = score(references, outputs, references, metrics=keys, canonical="smiles")
     ranks = []

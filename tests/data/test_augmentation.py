@@ -62,9 +62,9 @@ def test_random_smiles_spell_the_same_molecules():
     chem = pytest.importorskip("rdkit.Chem")
     source, target = "CC(=O)N[C@@H](C)C(=O)O.c1ccccc1Br>[Na+].Cl", "CCO"
     found = [AUGMENTATIONS["random_smiles"](source, target, np.random.default_rng(seed)) for seed in range(50)]
-    assert {each[1] for each in found} == {target}
-    assert len({each[0] for each in found}) > 40
-    sides = {tuple(chem.CanonSmiles(side) for side in each[0].split(">")) for each in found}
+    assert {pair[1] for pair in found} == {target}
+    assert len({pair[0] for pair in found}) > 40
+    sides = {tuple(chem.CanonSmiles(side) for side in pair[0].split(">")) for pair in found}
     assert sides == {tuple(chem.CanonSmiles(side) for side in source.split(">"))}
     spaced = " ".join("CC(=O)N>[Na+]").replace("[ N a + ]", "[Na+]")
     for text, _ in (AUGMENTATIONS["random_smiles"](spaced, "", np.random.default_rng(seed)) for seed in range(9)):
@@ -132,7 +132,7 @@ def test_a_pair_depends_on_seed_epoch_and_row_alone(augmented):
     """Not on the batch, nor on the worker."""
     drawn = [(epoch, index) for epoch in range(3) for index in range(64)]
     together = sides(augmented.__getitems__(drawn))
-    assert sides(augmented.__getitems__([each])[0] for each in drawn) == together
+    assert sides(augmented.__getitems__([one])[0] for one in drawn) == together
     assert together[:64] != together[64:128]
     assert augmented.__getitems__([(0, EMPTY)])[0][1].tolist() == [-100] * 4
     batches = [[drawn[place] for place in range(first, 192, 10)] for first in range(10)]

@@ -29,7 +29,7 @@ def test_sources_name_the_day_of_their_target():
 def test_they_are_in_no_language_whatever_a_recipe_says():
     assert DataSection(name="dates").languages is None
     pairs = load_pairs(DataSection(name="dates", embedded_size=10), seed=0)
-    assert {split: len(each) for split, each in pairs.items()} == {"train": 10, "validation": 500, "test": 500}
+    assert {split: len(rows) for split, rows in pairs.items()} == {"train": 10, "validation": 500, "test": 500}
 
 
 @pytest.mark.parametrize(

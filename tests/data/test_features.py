@@ -193,7 +193,7 @@ def run(options, tmp_path_factory) -> Path:
 
 
 def test_a_model_learns_what_its_features_ask_for(run):
-    (record,) = [each for each in read_metrics(run, "validation") if each.get("final")]
+    (record,) = [row for row in read_metrics(run, "validation") if row.get("final")]
     assert record["exact_match"] > 95
     assert record["samples"][1]["features"] == "UP;BACK"
 
@@ -207,7 +207,7 @@ def test_the_pipeline_takes_features_for_all_inputs_or_for_each(run, held_out):
     assert translator([word, other], features=["LOW;BACK", "UP;ON"]) == both
     streamed = translator(iter([word, other]), features=iter(["LOW;BACK", "UP;ON"]), batch_size=1)
     assert [row[0] for row in streamed] == both
-    assert load(run, features="UP;ON")([word, other]) == [{"translation_text": each.upper()} for each in (word, other)]
+    assert load(run, features="UP;ON")([word, other]) == [{"translation_text": text.upper()} for text in (word, other)]
     with pytest.raises(ValueError, match=r"features for 2 inputs.*separated by semicolons"):
         translator(word, features=["UP", "BACK"])
     with pytest.raises(ValueError, match="features for 0 inputs"):
@@ -277,7 +277,7 @@ def test_a_stream_has_the_same_sources(run, tmp_path):
     reader = StreamReader(
         stream, PairTokenizer(tokenizer, tokenizer, 64, 64), PairCollator(0), 8, 3, 0, 0, 1, Position()
     )
-    batches = itertools.takewhile(lambda each: each[1].pool == 0, reader)
+    batches = itertools.takewhile(lambda item: item[1].pool == 0, reader)
     found = [tokenizer.decode(row, skip_special_tokens=True) for batch, _ in batches for row in batch["input_ids"]]
     assert sorted(found) == sorted(given)
 

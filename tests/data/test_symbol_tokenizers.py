@@ -5,6 +5,7 @@ import unicodedata
 
 import pytest
 from conftest import quick_run, run_training
+from texts import write_phones
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
@@ -112,16 +113,8 @@ def test_settings_that_do_not_fit(fields, key):
 
 def test_a_run_from_letters_to_phones(tmp_path, capsys):
     """Each side has its own kind; what the vocabulary lacks is counted."""
-    for split, words in {"train": ["abba", "cab", "bac"] * 40, "validation": ["cabba", "bax"]}.items():
-        lines = [f"{word}\t{' '.join(word.upper())}\n" for word in words]
-        (tmp_path / f"{split}.tsv").write_text("".join(lines))
-    options = [f"data.{split}_files={tmp_path / split}.tsv" for split in ("train", "validation")]
-    options += [
-        "data.test_files=null",
-        "data.source_column=1",
-        "data.target_column=2",
-        "data.target_language=en-fonipa",
-    ]
+    options = [*write_phones(tmp_path, ("cabba", "bax")), "data.test_files=null", "data.target_language=en-fonipa"]
+    options += ["data.source_column=1", "data.target_column=2"]
     options += ["tokenizer.kind=characters", "tokenizer.target_kind=words", "tokenizer.shared=false"]
     options += ["tokenizer.vocab_size=50", "evaluation.metrics=[wer,token_error_rate]", "evaluation.metric=wer"]
     run = quick_run(tmp_path / "run", *options, "optimization.max_steps=4", "evaluation.every=2")

@@ -89,7 +89,7 @@ def test_the_metadata_describes_the_model_and_its_scores(run):
     for result in data.eval_results:
         assert task.items() <= vars(result).items()
         assert (result.dataset_name, result.dataset_split) == ("the embedded corpus of modeling_scratch", "test")
-    assert [(each.metric_type, each.metric_value, each.metric_args) for each in data.eval_results] == [
+    assert [(result.metric_type, result.metric_value, result.metric_args) for result in data.eval_results] == [
         ("sacrebleu", 31.25, {"signature": BLEU}),
         ("chrf", 57.12, {"signature": CHRF}),
     ]
@@ -212,14 +212,15 @@ RELATIVE_PATHS = {
         "test_sets": {"name": f"{LOCAL}.csv"},
     },
 }
+RELATIVE_SHOWN = ["start_from: first", "existing: first", "name: first", "- first.tsv", "- first.csv"]
+RELATIVE_SHOWN += ["name: wmt/wmt14", "revision: refs/convert/parquet"]
 
 
 @pytest.mark.parametrize(
     ("recipe", "shown"),
     [
         (PATHS, ["output_dir: made", "existing: tokenizer", "dev.jsonl", "local files (train.en, train.de)"]),
-        (RELATIVE_PATHS, ["start_from: first", "existing: first", "name: first", "- first.tsv", "- first.csv"]),
-        (RELATIVE_PATHS, ["name: wmt/wmt14", "revision: refs/convert/parquet"]),
+        (RELATIVE_PATHS, RELATIVE_SHOWN),
     ],
 )
 def test_of_local_paths_the_card_shows_only_the_last_name(recipe, shown, tmp_path):
@@ -228,12 +229,6 @@ def test_of_local_paths_the_card_shows_only_the_last_name(recipe, shown, tmp_pat
         assert secret not in text
     for name in shown:
         assert name in text
-
-
-def test_local_data_is_not_listed_as_a_data_set_of_the_hub(tmp_path):
-    data = ModelCard(card_of(make_run(tmp_path / "run", PATHS))).data
-    assert data.datasets is None
-    assert {result.dataset_name for result in data.eval_results} == {"test|1.tsv"}
 
 
 def test_a_data_set_on_the_hub_is_linked_with_its_subset_and_splits(tmp_path):
@@ -267,7 +262,7 @@ def test_facts_of_a_model_without_a_run_or_an_evaluation(tmp_path):
     assert dict(facts_of(begun, records_of(str(begun)))).keys() == {"Trained on", "License"}
 
 
-def test_a_model_of_local_files_names_them_as_its_data(tmp_path):
+def test_a_model_of_local_files_names_them_as_its_data_and_no_data_set_of_the_hub(tmp_path):
     """A prefix, such as train, stands for two files, and alone would be read as a word."""
     languages = {"source_language": "en", "target_language": "de"}
     for place, (given, named) in enumerate({"my/train": "train.en, train.de", "my/pairs.tsv": "pairs.tsv"}.items()):
@@ -275,7 +270,9 @@ def test_a_model_of_local_files_names_them_as_its_data(tmp_path):
         assert dict(facts_of(folder, records_of(str(folder))))["Trained on"] == named
         text = card_of(folder)
         assert f"local files ({named})" in text
-        assert {result.dataset_name for result in ModelCard(text).data.eval_results} == {named}
+        data = ModelCard(text).data
+        assert data.datasets is None
+        assert {result.dataset_name for result in data.eval_results} == {named}
 
 
 def test_mixed_sources_are_listed_with_weights_and_tags(tmp_path):
@@ -415,7 +412,9 @@ def test_every_test_set_has_a_row_and_a_result(tmp_path):
     card = ModelCard(card_of(make_run(tmp_path / "run", None, [TRAIN, VALIDATION, FINAL, *records])))
     assert re.search(r"^\| newstest2014 \| 27\.31 ± 1\.25 \| .* \| 3,003 \|$", card.text, re.MULTILINE)
     assert re.search(r"^\| a&#124;b \| 11\.12 ± 1\.25 \| .* \| 7 \|$", card.text, re.MULTILINE)
-    bleu = [(each.dataset_name, each.metric_value) for each in card.data.eval_results if each.metric_name == "BLEU"]
+    bleu = [
+        (result.dataset_name, result.metric_value) for result in card.data.eval_results if result.metric_name == "BLEU"
+    ]
     assert bleu[1:] == [("newstest2014", 27.31), ("a|b", 11.12)]
 
 
@@ -471,7 +470,7 @@ def test_an_update_keeps_the_owners_text_and_metadata(run):
     edited = edited.replace("- scratch\n", "- scratch\n- mine\n").replace(BEGIN, f"# My own\n\n{BEGIN}")
     edited = edited.replace("library_name: transformers", "library_name: other") + "\n## Thanks\n"
     final = FINAL | {"bleu": 99.0}
-    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [TRAIN, VALIDATION, final]))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [TRAIN, VALIDATION, final]))
     for before in (edited, edited.replace("\n", "\r\n")):
         card = card_of(run, before=before)
         front, _, body = card.partition("\n---\n\n")

@@ -5,6 +5,7 @@ import re
 import pytest
 from conftest import quick_run, run_training
 from huggingface_hub import ModelCard
+from texts import write_phones
 from translators import run_translate
 
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
@@ -20,19 +21,8 @@ NAMED = ["data.source_column=source", "data.target_column=target"]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A table with the header source, target; and one without a header."""
-    folder = tmp_path_factory.mktemp("words")
-    for split, words in {"train": ["abba", "cab", "bac"] * 40, "validation": ["cabba", "bab"]}.items():
-        rows = [f"{word}\t{' '.join(word.upper())}\n" for word in words]
-        (folder / f"{split}.tsv").write_text("".join(rows))
-        (folder / f"{split}_named.tsv").write_text("source\ttarget\n" + "".join(rows))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(files, tmp_path_factory):
-    data = [f"data.{split}_files={files / split}.tsv" for split in ("train", "validation")]
+def run(tmp_path_factory):
+    data = write_phones(tmp_path_factory.mktemp("words"), ("cabba", "bab"))
     columns = ["data.source_column=1", "data.target_column=2"]
     return quick_run(tmp_path_factory.mktemp("runs") / "run", *data, *columns, *OPTIONS)
 
@@ -43,7 +33,7 @@ def test_the_card_speaks_of_no_translation(run):
     check_card(str(card), required_metadata(records))
     assert card.data.language is None
     assert (card.data.pipeline_tag, card.data.tags[0]) == ("text-generation", "text2text-generation")
-    assert {(each.task_type, each.metric_type) for each in card.data.eval_results} == {
+    assert {(result.task_type, result.metric_type) for result in card.data.eval_results} == {
         ("text2text-generation", "wer_of_words")
     }
     assert "translat" not in str(card).replace("translate_every", "").lower()  # a key of the recipe
@@ -83,8 +73,8 @@ def test_its_folder_names_no_languages_and_works_on_the_command_line(run, monkey
         (["data.source_language=x", "data.target_language=x", *NAMED], ""),
     ],
 )
-def test_columns_without_languages_or_with_the_same(options, expected, files, tmp_path, capsys):
-    data = [f"data.{split}_files={files / split}_named.tsv" for split in ("train", "validation")]
+def test_columns_without_languages_or_with_the_same(options, expected, tmp_path, capsys):
+    data = write_phones(tmp_path, ("cabba", "bab"), header="source\ttarget\n")
     run = [*data, *OPTIONS, "optimization.max_steps=1", f"output_dir={tmp_path / 'run'}", *options]
     if expected:
         with pytest.raises(SystemExit) as end:

@@ -95,7 +95,7 @@ def exchange_tokenizer(run: Path) -> None:
     """For another of the same size and special tokens: all other tokens have other ids."""
     content = json.loads((run / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
-    special = {each["content"] for each in content["added_tokens"]}
+    special = {token["content"] for token in content["added_tokens"]}
     others = [token for token in vocabulary if token not in special]
     moved = zip(others, [vocabulary[token] for token in others[1:] + others[:1]], strict=True)
     content["model"]["vocab"] = vocabulary | dict(moved)
@@ -162,8 +162,8 @@ def test_a_conversion_that_gives_something_else_is_found(tmp_path, trained, monk
     tokenizer = AutoTokenizer.from_pretrained(trained)
     model = scratch(vocab_size=len(tokenizer))
     model.generation_config.update(max_new_tokens=10, no_repeat_ngram_size=1)
-    for folder, each in ((tmp_path / "original", model), (tmp_path / "converted", to_marian(model))):
-        each.save_pretrained(folder)
+    for folder, saved in ((tmp_path / "original", model), (tmp_path / "converted", to_marian(model))):
+        saved.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     (finding,) = check_conversion(tmp_path / "original", tmp_path / "converted", None, 1e-4)
     assert f"{len(PROBES)} inputs" in finding

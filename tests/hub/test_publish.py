@@ -74,6 +74,6 @@ def test_the_expected_scores_are_those_of_the_documentation_and_of_the_corpus(tm
     assert EXPECTED.keys() <= shipped_recipes().keys()
     pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("quality.md", "lab/quality.md")]
     assert f"mean of four seeds | 2.35 M | {statistics.mean(EXPECTED['multi30k-en-de'].bleu):.2f} |" in pages[0]
-    assert [score for each in EXPECTED.values() for score in each.bleu if f"{score:.2f}" not in pages[1]] == []
+    assert [score for expected in EXPECTED.values() for score in expected.bleu if f"{score:.2f}" not in pages[1]] == []
     write_corpus(tmp_path)
     assert hashlib.sha256((tmp_path / "test.de").read_bytes().rstrip()).hexdigest() == OF_THE_CORPUS

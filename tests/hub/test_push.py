@@ -61,8 +61,8 @@ def test_unchanged_content_makes_no_commit(hub, run, push):
     hub.requests.clear()
     assert "already up to date" in push()
     assert hub.repositories[MODEL].resolve("main") == commit
-    assert {each.split()[0] for each in hub.requests} == {"GET"}
-    (run / ".hub.json").unlink()  # the record of the push
+    assert {request.split()[0] for request in hub.requests} == {"GET"}
+    (run / ".hub.json").unlink()  # what the folder remembers of its pushes
     assert "already up to date" in push()
 
 
@@ -196,7 +196,7 @@ def test_a_card_that_the_hub_refuses_stops_the_push(hub, run, push):
     change_weights(run, 0.25)
     hub.requests.clear()
     assert "license" in push(code=2)
-    assert not any(each.startswith("PUT") for each in hub.requests)
+    assert not any(request.startswith("PUT") for request in hub.requests)
     assert hub.titles(MODEL) == ["Upload model", "initial commit"]
 
 
@@ -328,18 +328,6 @@ def test_a_space_and_its_model_link_to_each_other(hub, run, push):
     assert "🐎".encode() in hub.files(SPACE)["README.md"]
 
 
-def test_the_space_of_a_private_model_is_private(hub, run, push):
-    push(private=True)
-    before = hub.snapshot()
-    push(space=True)
-    assert hub.repositories[SPACE].private
-    hub.repositories = before
-    hub.create(SPACE)
-    change_weights(run, 0.25)
-    assert "is public" in push(code=2, space=True)
-    assert hub.titles(MODEL) == ["Upload model", "initial commit"]
-
-
 def test_a_space_of_others_is_not_replaced(hub, run, push):
     hub.create(SPACE)
     hub.commit(SPACE, {"app.py": b"import gradio\n"})
@@ -448,10 +436,17 @@ def test_a_model_that_marian_cannot_express_is_refused_in_one_line(hub, run, pus
     assert hub.repositories == {}
 
 
-def test_the_marian_model_of_a_private_model_is_private(hub, marian_run, push):
+def test_the_space_and_the_marian_model_of_a_private_model_are_private(hub, marian_run, push):
     push(private=True)
-    push(marian=MARIAN)
+    before = hub.snapshot()
+    push(space=True, marian=MARIAN)
+    assert hub.repositories[SPACE].private
     assert hub.repositories[MARIAN].private
+    hub.repositories = before
+    hub.create(SPACE)
+    change_weights(marian_run, 0.25)
+    assert "is public" in push(code=2, space=True)
+    assert hub.titles(MODEL) == ["Upload model", "initial commit"]
 
 
 # -- handler.py and evaluation results ---------------------------------------------------------------------------------
@@ -493,8 +488,8 @@ def test_a_pushed_handler_answers_requests_of_the_hub_s_tasks(task, hub, push, r
     assert one == pipeline(texts[0])
     assert one[0].keys() == {"translation_text" if task == "translation" else "generated_text"}
     assert several == pipeline(texts)
-    expected = [[each[pipeline._key] for each in row] for row in pipeline(texts, **beams)]
-    assert [[[each[pipeline._key] for each in row] for row in answer] for answer in best] == [expected] * 2
+    expected = [[result[pipeline._key] for result in row] for row in pipeline(texts, **beams)]
+    assert [[[result[pipeline._key] for result in row] for row in answer] for answer in best] == [expected] * 2
 
 
 def test_a_handler_stays_until_the_folder_s_is_deleted(hub, run, push):
@@ -530,7 +525,7 @@ def test_the_score_of_a_benchmark_is_pushed_on_request_beside_results_of_others(
     ]:
         (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text() + recipe)
         assert words in push(code=2, benchmark=benchmark)
-    (score,) = [each for each in map(json.loads, (run / "metrics.jsonl").open()) if each.get("final")]
+    (score,) = [record for record in map(json.loads, (run / "metrics.jsonl").open()) if record.get("final")]
     (run / "metrics.jsonl").write_text(json.dumps(score | {"chrf": 12.345}) + "\n")
     push(benchmark=["en_de", "chrf"])
     hub.commit(MODEL, {".eval_results/of_others.yaml": b"[]"})
@@ -584,7 +579,7 @@ def test_a_model_from_the_hub_is_saved_and_pushed_with_its_confidence(hub, clien
     hub.commit(MODEL, files | {"confidence.json": text.encode()})
     client(client_save_and_push, folder=str(tmp_path / "saved"))
     assert (tmp_path / "saved" / "confidence.json").read_text() == text
-    first, second = (place for place, each in enumerate(hub.requests) if "whoami" in each)
+    first, second = (place for place, request in enumerate(hub.requests) if "whoami" in request)
     assert second == first + 1
     assert hub.files("ada/tuned")["confidence.json"] == text.encode()
     assert len(hub.titles("ada/tuned")) == 2
