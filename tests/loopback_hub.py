@@ -6,7 +6,7 @@ A small Hugging Face Hub on 127.0.0.1, in memory: the real huggingface_hub clien
         assert hub.files("ada/model")["config.json"] == b"{}"
 
 It answers what pushes and downloads with huggingface_hub 2.4 request, large files by LFS and by Xet (hf_xet 1.8). It
-records requests, and fails where a test asks for it (`fail`). Large files have another host name, which must never
+lists requests, and fails where a test asks for it (`fail`). Large files have another host name, which must never
 receive a token.
 """
 
@@ -102,7 +102,7 @@ class Repository:
 
 
 class LoopbackHub:
-    """The server, its repositories, its faults and its record of requests."""
+    """The server, its repositories, its faults, and the requests it got."""
 
     def __init__(self):
         self.repositories: dict[str, Repository] = {}  # ada/model, spaces/ada/model
@@ -194,7 +194,7 @@ class LoopbackHub:
         self.faults.append(Fault(kind, **options))
 
     def clear(self) -> None:
-        """Forget the remaining faults and the recorded requests."""
+        """Forget the remaining faults and the requests so far."""
         for kept in (self.faults, self.requests, self.faulty, self.leaks):
             kept.clear()
 

@@ -103,7 +103,7 @@ def by_hand(folder: Path, sentences: list[str], **generation) -> list[str]:
 
 @cache
 def one_vocabulary() -> Path:
-    """A model from English to German; its tokenizer records the languages."""
+    """A model from English to German; its tokenizer names the languages."""
     folder = make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model")
     save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
     return folder
@@ -111,7 +111,7 @@ def one_vocabulary() -> Path:
 
 @cache
 def two_vocabularies() -> Path:
-    """A model that does not record its languages."""
+    """A model that does not name its languages."""
     return make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model", target_size=330)
 
 

@@ -333,7 +333,9 @@ def test_an_unfinished_run_shows_its_best_evaluation(tmp_path):
     assert "## Samples" not in text
     loss_alone = [{key: value for key, value in VALIDATION.items() if key not in SCORES}]
     recipe = {"evaluation": {"metric": "loss", "translate_every": 6}}
-    data = ModelCard(card_of(make_run(tmp_path / "loss", recipe, loss_alone))).data
+    text = card_of(make_run(tmp_path / "loss", recipe, loss_alone))
+    data = ModelCard(text).data
+    assert "Loss is the cross-entropy of a target token, in nats.\n\n|" in text
     assert [(result.metric_type, result.metric_value) for result in data.eval_results] == [("loss", 1.5)]
 
 
@@ -411,6 +413,8 @@ def test_every_test_set_has_a_row_and_a_result(tmp_path):
     records = [FINAL | {"sentences": 7, "bleu_interval": 1.25} | other for other in others]
     card = ModelCard(card_of(make_run(tmp_path / "run", None, [TRAIN, VALIDATION, FINAL, *records])))
     assert re.search(r"^\| newstest2014 \| 27\.31 ± 1\.25 \| .* \| 3,003 \|$", card.text, re.MULTILINE)
+    assert "detokenized. BLEU: sacreBLEU's, of words, cased, 0 to 100; higher is better. chrF: " in card.text
+    assert "higher is better. ± is half the 95 % interval over 1,000 bootstrap resamples of the sentences." in card.text
     assert re.search(r"^\| a&#124;b \| 11\.12 ± 1\.25 \| .* \| 7 \|$", card.text, re.MULTILINE)
     bleu = [
         (result.dataset_name, result.metric_value) for result in card.data.eval_results if result.metric_name == "BLEU"
@@ -448,14 +452,14 @@ def test_a_saved_model_has_a_card_without_invented_facts(plain):
 def test_a_converted_model_names_its_original_and_the_largest_difference(plain):
     (plain / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
     (plain / "source.spm").write_bytes(b"")
-    record = {"kind": "Marian model", "name": "Helsinki-NLP/opus-mt-en-de", "largest_difference": 2e-6}
-    (plain / "conversion.json").write_text(json.dumps(record))
+    conversion = {"kind": "Marian model", "name": "Helsinki-NLP/opus-mt-en-de", "largest_difference": 2e-6}
+    (plain / "conversion.json").write_text(json.dumps(conversion))
     card = ModelCard(updated_card(plain, "ada/tiny", None))
     assert card.data.base_model == "Helsinki-NLP/opus-mt-en-de"
     assert card.data.language == ["en", "de"]
     for text in ("torch, transformers and sentencepiece", "at most 2.0e-06, in float32", "# tiny: English to German"):
         assert text in card.text
-    for wrong in ('{"kind": 1}', json.dumps(record | {"largest_difference": None})):
+    for wrong in ('{"kind": 1}', json.dumps(conversion | {"largest_difference": None})):
         (plain / "conversion.json").write_text(wrong)
         with pytest.raises(ValueError, match=r"conversion\.json"):
             updated_card(plain, "ada/tiny", None)

@@ -264,10 +264,10 @@ def test_a_folder_pushed_by_version_0_1_0_is_updated_if_its_commit_is_known(is_k
     """Since then, the card was edited on the Hub and the model trained further."""
     push()
     text = card(hub)
-    record = {"commit": hub.repositories[MODEL].resolve("main") if is_known else "0" * 40, "card": text, "mark": ""}
-    record |= {"parent": None, "metadata": {}, "files": [], "license": None, "languages": None, "author": "Ada"}
+    pushed = {"commit": hub.repositories[MODEL].resolve("main") if is_known else "0" * 40, "card": text, "mark": ""}
+    pushed |= {"parent": None, "metadata": {}, "files": [], "license": None, "languages": None, "author": "Ada"}
     edit_on_hub(hub, "license: apache-2.0", "license: mit")
-    (run / ".hub.json").write_text(json.dumps({"repositories": {MODEL: {"main": record}}}))
+    (run / ".hub.json").write_text(json.dumps({"repositories": {MODEL: {"main": pushed}}}))
     (run / "README.md").write_text(text)
     change_weights(run, 0.5)
     push(code=0 if is_known else 2)
