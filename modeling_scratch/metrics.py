@@ -206,20 +206,9 @@ def _ratio(counted: Sequence[tuple[float, float]], signature: str, resamples: in
     return Score(share(pairs), f"{signature}|bs:{resamples}|seed:{_SEED}", float(high - low) / 2)
 
 
-def _is_right(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
-    return float(translation in references), 1.0
-
-
-def _is_wrong(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
-    return float(translation not in references), 1.0
-
-
-def _is_among(translations: Texts, references: Sequence[str]) -> tuple[float, float]:
-    return float(not set(translations).isdisjoint(references)), 1.0
-
-
-def _is_invalid(translation: str | None, references: Sequence[str]) -> tuple[float, float]:
-    return float(translation is None), 1.0
+def _by_share(is_counted: Callable[[Any, Sequence[str]], bool], *rest: Any) -> Score:
+    """The share of outputs for which a function of output and references is true; otherwise as `_by_sequence`."""
+    return _by_sequence(lambda output, references: (is_counted(output, references), 1.0), *rest)
 
 
 def _edits(split: Callable[[str], Sequence], translation: str, references: Sequence[str]) -> tuple[float, float]:
@@ -360,7 +349,7 @@ METRICS: dict[str, Metric] = {
         description="share of outputs that equal the reference, 0 to 100",
         higher_is_better=True,
         range=(0, 100),
-        compute=partial(_by_sequence, _is_right, "equal to the reference"),
+        compute=partial(_by_share, lambda output, references: output in references, "equal to the reference"),
         on_request=True,
         is_whole=True,
     ),
@@ -370,7 +359,7 @@ METRICS: dict[str, Metric] = {
         description="share of outputs that differ from the reference, as in pronunciation and inflection, 0 to 100",
         higher_is_better=False,
         range=(0, 100),
-        compute=partial(_by_sequence, _is_wrong, "different from the reference"),
+        compute=partial(_by_share, lambda output, references: output not in references, "different from the reference"),
         on_request=True,
         is_whole=True,
     ),
@@ -382,7 +371,11 @@ METRICS: dict[str, Metric] = {
             "0 to 100",
             higher_is_better=True,
             range=(0, 100),
-            compute=partial(_by_sequence, _is_among, f"equal to the reference, rank:{top} or better"),
+            compute=partial(
+                _by_share,
+                lambda outputs, references: not set(outputs).isdisjoint(references),
+                f"equal to the reference, rank:{top} or better",
+            ),
             on_request=True,
             is_whole=True,
             top=top,
@@ -395,7 +388,7 @@ METRICS: dict[str, Metric] = {
         description="share of outputs that RDKit cannot read as SMILES, 0 to 100",
         higher_is_better=False,
         range=(0, 100),
-        compute=partial(_by_sequence, _is_invalid, "not valid"),
+        compute=partial(_by_share, lambda output, references: output is None, "not valid"),
         on_request=True,
         prepare=_smiles,
     ),
