@@ -218,7 +218,7 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
         "end_token": [target_vocabulary[token] for token in search.ends],
     }
     if search.banned:
-        settings["suppress_sequences"] = [[target_vocabulary[token] for token in each] for each in search.banned]
+        settings["suppress_sequences"] = [[target_vocabulary[token] for token in row] for row in search.banned]
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
@@ -261,15 +261,15 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
     model = load_model(name, ScratchConfig.model_type).float().eval()
     rows = (model.config.vocab_size, model.config.target_vocab_size)
     tokenizers = zip(load_tokenizers(name), rows, ("source", "target"), strict=True)
-    vocabularies = [read_vocabulary(*each) for each in tokenizers]
+    vocabularies = [read_vocabulary(*side) for side in tokenizers]
     # First in float32, to compare it with the original: after quantization it differs, at a cost that BLEU measures.
-    for each in dict.fromkeys(["float32", quantization]):
+    for weight_type in dict.fromkeys(["float32", quantization]):
         spec = to_ctranslate2(model, *vocabularies)
-        spec.optimize(each)
+        spec.optimize(weight_type)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         spec.save(str(folder))
-        if each == "float32":
+        if weight_type == "float32":
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     if quantization not in ctranslate2.get_supported_compute_types("cpu"):
         computes = ctranslate2.Translator(str(folder), device="cpu").compute_type

@@ -207,8 +207,8 @@ def quantize_weights(path: Path) -> None:
         values = numpy_helper.to_array(stored)
         if values.ndim != 2 or values.dtype != np.float32 or values.size < _SMALL:
             continue
-        integers, scales, _ = min((_rounded(values, each) for each in (0, 1)), key=lambda each: each[-1])
-        integer, wide, scale = (f"{stored.name}.{each}" for each in ("int8", "wide", "scale"))
+        integers, scales, _ = min((_rounded(values, axis) for axis in (0, 1)), key=lambda result: result[-1])
+        integer, wide, scale = (f"{stored.name}.{part}" for part in ("int8", "wide", "scale"))
         model.graph.initializer.remove(stored)
         model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), (integer, scale)))
         expand.append(helper.make_node("Cast", [integer], [wide], to=TensorProto.FLOAT))

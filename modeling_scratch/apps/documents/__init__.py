@@ -19,7 +19,7 @@ class Format:
         endings: of the names of files in this format, in lower case.
         has_markup: whether it has tags within sentences, which are placed by word alignments.
         is_binary: whether it is read from bytes; otherwise from text.
-        names_target: whether the document names its language: the reader takes that of the translation, too.
+        names_target: whether documents name their language, so that the reader also takes the target language.
     """
 
     module: str
@@ -69,15 +69,15 @@ _XLIFF_OF_PROGRAMS = (".sdlxliff", ".mqxliff", ".mxliff", ".txlf")
 
 def format_of(name: str, advice: str = "", begins: bytes = b"") -> str | None:
     """
-    The format of a file, by the end of its name, before which or after which may be a language, as in page.html.de;
-    None: it may be lines of text, since its name has no ending, or one of text, such as a language or a number.
+    The format of a file, by the ending of its name. A language may follow the ending or precede it, as in page.html.de.
+    None: lines of text, since the name has no ending or one of plain text, which may be a language or a number.
 
     Args:
-        advice: how the message ends about a format that is not read at all.
-        begins: with what the file begins, which may be a program whose name ends as a language or a number.
+        advice: the end of the message about a format that is not read at all.
+        begins: the first bytes of the file, which tell programs from text if the ending is a language or a number.
 
     Raises:
-        UserError: the ending is another one, or it is a program. A file with structure would be ruined if its lines
+        UserError: the ending is unknown, or the file is a program. A file with structure would be ruined if its lines
             were translated.
     """
     lower = PurePath(name).name.lower()
@@ -104,6 +104,6 @@ def format_of(name: str, advice: str = "", begins: bytes = b"") -> str | None:
 
 
 def _is_language(ending: str) -> bool:
-    types = MimeTypes(filenames=())  # not those of this machine
+    types = MimeTypes(filenames=())  # only what Python knows itself, the same on every machine
     has_type = len(ending) == 3 and types.guess_type(f"a.{ending}", strict=False)[0] is not None
     return is_written_language(ending) and ending not in _NO_LANGUAGES.split() and not has_type

@@ -7,7 +7,7 @@ from itertools import groupby
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
-from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, message, read_entries, unescaped, utf_16
+from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 from .xml_tree import CDATA, XmlNode, escape_xml, read_xml
 
@@ -45,20 +45,20 @@ def read_android(text: str, kept: KeptWords) -> Document:
                 raise error_at(text, start, str(error)) from None
             tokens = _within_quotes(tokens)
             escape = _escape_data if is_data else _escape
-            region = message(tokens, kept, escape, placeholders=JAVA_LINE_END, begin=_begin)
+            region = read_message(tokens, kept, escape, placeholders=JAVA_LINE_END, begin=_begin)
             entries.append(Entry(start, end, region=region))
     return read_entries(text, entries, kept)
 
 
 def _strings(root: XmlNode) -> Iterator[XmlNode]:
     for resource in root.elements:
-        name, items = resource.local_name, [each for each in resource.elements if each.local_name == "item"]
+        name, items = resource.local_name, [child for child in resource.elements if child.local_name == "item"]
         is_string = name == "string" or (name == "item" and resource.attributes.get("type") == "string")
         found = [resource] if is_string else items if name in ("string-array", "plurals") else []
         yield from (
-            each
-            for each in found
-            if "false" not in (each.attributes.get("translatable"), resource.attributes.get("translatable"))
+            string
+            for string in found
+            if "false" not in (string.attributes.get("translatable"), resource.attributes.get("translatable"))
         )
 
 
@@ -91,14 +91,14 @@ def _tokens(text: str, parts: Iterable[tuple[XmlNode, int, int]], quoted: bool) 
         elif not node.is_verbatim:
             tokens.append(Text(raw, node.plain))
         else:
-            for each in unescaped(raw, _ESCAPE, _plain):
-                if each.raw == '"':
+            for piece in unescaped(raw, _ESCAPE, _plain):
+                if piece.raw == '"':
                     tokens.append(Markup("close" if quoted else "open", '"', '"'))
                     quoted = not quoted
-                elif quoted and each.raw.isspace():
-                    tokens.append(Text(each.raw, each.raw))
+                elif quoted and piece.raw.isspace():
+                    tokens.append(Text(piece.raw, piece.raw))
                 else:
-                    tokens.append(each)
+                    tokens.append(piece)
     return tokens, quoted
 
 

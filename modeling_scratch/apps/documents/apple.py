@@ -4,7 +4,7 @@ import re
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
-from .catalogs import Entry, error_at, message, read_entries, unescaped, utf_16
+from .catalogs import Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 
 _SPACE = re.compile(r"(?:\s|//[^\n]*+|/\*(?:(?!\*/)(?s:.))*+\*/)*+")
@@ -53,7 +53,8 @@ def _entry(text: str, value: re.Match[str], kept: KeptWords) -> Entry:
         texts = unescaped(text[start:end], _ESCAPE, _plain)
     except UserError as error:
         raise error_at(text, start, str(error)) from None
-    return Entry(start, end, region=message(texts, kept, lambda each: f"\\{each}" if each in ("\\", quote) else each))
+    region = read_message(texts, kept, lambda sign: f"\\{sign}" if sign in ("\\", quote) else sign)
+    return Entry(start, end, region=region)
 
 
 def _plain(escape: str) -> str:

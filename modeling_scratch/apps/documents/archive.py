@@ -43,14 +43,14 @@ class Archive:
         with as_user_error(f"{self._damaged}: "):
             self._zip = ZipFile(BytesIO(content))
         entries = self._zip.infolist()
-        self._names = {each.filename for each in entries}
+        self._names = {entry.filename for entry in entries}
         if len(entries) > _MOST_PARTS or len(self._names) < len(entries):
             raise UserError(f"damaged: {len(entries):,} parts with {len(self._names):,} names")
-        if (size := sum(each.file_size for each in entries)) > _LARGEST:
+        if (size := sum(entry.file_size for entry in entries)) > _LARGEST:
             raise UserError(f"too large: its parts have {size / 2**20:,.0f} MiB, and the limit is {_LARGEST >> 20}")
-        if any(each.flag_bits & _IS_ENCRYPTED for each in entries):
+        if any(entry.flag_bits & _IS_ENCRYPTED for entry in entries):
             raise UserError(ENCRYPTED)
-        if any(each.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for each in entries):
+        if any(entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for entry in entries):
             raise UserError(f"damaged: a part is compressed in a way that {kind} does not allow")
         with as_user_error(f"{self._damaged}: "):
             damaged = self._zip.testzip()
@@ -62,7 +62,7 @@ class Archive:
 
     def read(self, name: str, read: Callable[[bytes], Result] = bytes) -> Result:
         """
-        What a function makes of the content of a part.
+        Read a part, and return what a function makes of its content.
 
         Raises:
             UserError: there is no such part, the parts that have been read have more than 32 MiB, or the function

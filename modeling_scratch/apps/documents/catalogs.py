@@ -45,11 +45,11 @@ _PARTS = re.compile(
 _QUOTE_OR_TAG = re.compile(f"{_QUOTE.pattern}|{_TAG.pattern}")
 _SENTENCE_END = re.compile(r"""[.!?:;…。！？；：؟۔।॥։]["'”’»)]*\s*\Z""")  # noqa: RUF001
 
-# Of the names of blocks, those of tags without an end tag that is required (HTML standard, "Optional tags"). Another
-# one that is not paired is a placeholder, such as <dir> in "Copy it to <dir> first".
+# Blocks that need no end tag (HTML standard, "Optional tags"). The name of another block without an end tag is a
+# placeholder, such as <dir> in "Copy it to <dir> first".
 _ALONE = {"br", "dd", "dt", "hr", "li", "optgroup", "option", "p", "tbody", "td", "tfoot", "th", "thead", "tr"}
 
-# Angular's names of tags around spans, and of those of blocks and line ends (TAG_TO_PLACEHOLDER_NAMES in
+# Angular's names for the tags of spans, and for those of blocks and line ends (TAG_TO_PLACEHOLDER_NAMES in
 # @angular/compiler 21.2).
 ANGULAR_SPAN = r"START_(?P<open>\w+?)(?:_\d+)?|CLOSE_(?P<close>\w+?)(?:_\d+)?"
 ANGULAR_BREAK = (
@@ -123,11 +123,11 @@ def error_at(text: str, position: int, problem: str) -> UserError:
 
 def check_language(text: str, position: int, stated: str | None, target: str | None) -> None:
     """
-    Raise UserError, with the number of the line, if the file states another language than that of the translation.
+    Raise UserError, with the number of the line, if a file is for translations into another language.
 
     Args:
-        stated: the language of its translations; None, empty, or no language: it states none.
-        target: that of the translation; None: unknown.
+        stated: the language that the file states; None, empty, or no language: it states none.
+        target: the language of the translation; None: unknown.
     """
     if not stated or not target or language_code(stated) is None or (likely := likely_locale(target)) is None:
         return
@@ -167,7 +167,7 @@ def utf_16(escape: str) -> str:
     return bytes.fromhex("".join(digits)).decode("utf-16-be", "surrogatepass")
 
 
-def message(
+def read_message(
     tokens: Iterable[Token],
     kept: KeptWords,
     escape: Callable[[str], str],
@@ -186,8 +186,8 @@ def message(
         is_java: whether placeholders such as {0} are those of Java, where an apostrophe beside them is written twice.
         is_icu: whether it is in ICU's format, even without branches.
         quotes: whether an apostrophe beside markup begins a quotation in ICU's format, as it does for ICU.
-        placeholders: what its text has besides the kept words. A group that matches names the kind of token that it is,
-            if not an atom; it contains the token's name, or its plain text.
+        placeholders: matches what stays besides the kept words. A match is an atom, unless a group matches: then the
+            group's name is the kind of the token, and its content the token's name (of "text": its plain text).
         begin: see `Region`.
     """
     found = _Message(tokens, kept, is_java, is_icu, placeholders)
@@ -198,7 +198,7 @@ def message(
         own["'"] = _APOSTROPHE
 
     def write(text: str, written: dict[str, str]) -> str:
-        return "".join(own.get(each) or written.get(each) or escape(each) for each in text)
+        return "".join(own.get(character) or written.get(character) or escape(character) for character in text)
 
     return Region(found.tokens, write, begin)
 
@@ -253,7 +253,7 @@ class _Message:
         self._add_parts(done, len(self.plain), is_plural)
 
     def _read_placeholders(self, placeholders: re.Pattern[str]) -> None:
-        """Make markup, or text that is written otherwise, of what is not within a longer kept word."""
+        """Make tokens of the placeholders that are not within a longer kept word."""
         plain, raws, done = list[str](), list[str | Markup](), 0
         # An argument with branches is a kept word as a whole.
         spans = (ADDRESSES if _ARGUMENT.search(self.plain) else self.kept).spans(self.plain)
@@ -313,7 +313,7 @@ class _Message:
         found = {first: self.plain[first:last] for first, last in spans}
         found |= {at: raw.raw for at, raw in enumerate(self.raws) if isinstance(raw, Markup)}
         firsts = [first for first in sorted(found) if re.fullmatch(f"%{CONVERSION}", found[first])]
-        if len(firsts) > 1 and not any(re.match(r"%[0-9]+\$", each) for each in found.values()):
+        if len(firsts) > 1 and not any(re.match(r"%[0-9]+\$", word) for word in found.values()):
             for number, first in enumerate(firsts, start=1):
                 raw, numbered = self.raws[first], f"%\ue000{number}$"
                 self.raws[first] = replace(raw, raw=numbered + raw.raw[1:]) if isinstance(raw, Markup) else numbered
@@ -374,7 +374,7 @@ class _Message:
         self.tokens.append(Markup(kind, self._raw(start, end), name))
 
     def _raw(self, start: int, end: int) -> str:
-        return "".join(each.raw if isinstance(each, Markup) else each for each in self.raws[start:end])
+        return "".join(raw.raw if isinstance(raw, Markup) else raw for raw in self.raws[start:end])
 
 
 def _raws(token: Token) -> list[str | Markup]:
@@ -395,11 +395,11 @@ def _paired(plain: str) -> set[str]:
 
 def _branches(plain: str) -> Iterator[tuple[int, int, bool]]:
     """
-    Where the arguments with branches have anything but the text of their branches, and whether "#" is a number in the
-    text after that; nothing if they cannot be read.
+    The markup of arguments with branches, which is all but the text in the branches: where it starts and ends, and
+    whether "#" stands for a number in the text after it. Nothing if an argument cannot be read.
     """
     marks: list[tuple[int, int, bool]] = []
-    kinds: list[tuple[str, bool]] = []  # of the arguments that have begun, and whether one of them is a plural
+    kinds: list[tuple[str, bool]] = []  # of the open arguments: the kind, and whether it is in a plural or is one
     at = 0 if _ARGUMENT.search(plain) else len(plain)
     while at < len(plain):
         if argument := _ARGUMENT.match(plain, at):

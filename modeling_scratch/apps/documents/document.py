@@ -98,7 +98,7 @@ def translate_document(
     target: str | None = None,
 ) -> Content:
     """
-    Translate a document. The other arguments, and errors, are those of `read_document`.
+    Translate a document. See `read_document` for the other arguments and the errors.
 
     Args:
         translate: called once, with all paragraphs of the document as plain text.

@@ -24,7 +24,7 @@ _READ_PROPERTIES = ("dc:title", "dc:subject", "dc:description")
 _CONTAINERS = {"w:bdo", "w:customXml", "w:dir", "w:hyperlink", "w:ins", "w:moveTo", "w:sdt", "w:smartTag"}
 _DELETED = {"w:del", "w:moveFrom"}
 _BREAKS = {"w:br", "w:cr", "w:ptab", "w:tab"}
-_LEFT_OUT = {"w:lastRenderedPageBreak", "w:proofErr"}  # which belong to the old words and lines
+_LEFT_OUT = {"w:lastRenderedPageBreak", "w:proofErr"}  # they are about the old words and lines
 _HYPHEN = "&\3;"  # in texts: a hyphen that does not end a line; XML cannot contain the character in it
 _FORMATS_NOTHING = {"w:lang", "w:noProof", "w:rPrChange"}
 _SHOWN_FIELDS = {"FORMTEXT", "HYPERLINK", "INDEX", "TOC"}  # whose results are text; others are computed
@@ -42,7 +42,7 @@ def read_docx(content: bytes, kept: KeptWords, target: str | None = None) -> Doc
     """
     archive = Archive(content, ".docx")
     listed = archive.read("[Content_Types].xml", XmlPart).root.find("ct:Override")
-    types = {each.attributes.get("PartName", "")[1:]: each.attributes.get("ContentType") for each in listed}
+    types = {override.attributes.get("PartName", "")[1:]: override.attributes.get("ContentType") for override in listed}
     if not any(kind in _MAIN for kind in types.values()):
         raise UserError("not a .docx file: it contains no document of Word")
     change = _in_language(target)
@@ -80,7 +80,7 @@ class _Part(FormattedPart):
 
     def has_text(self, node: XmlNode) -> bool:
         return any(
-            (child.name == "w:t" and any(is_translatable(each.plain) for each in child.children))
+            (child.name == "w:t" and any(is_translatable(text.plain) for text in child.children))
             or (child.name not in ("w:p", *_DELETED) and self.has_text(child))
             for child in node.children
         )
@@ -99,8 +99,8 @@ class _Part(FormattedPart):
             if name == "w:r":
                 yield from self._run(child)
             elif name in _CONTAINERS:
-                inner = next((each for each in child.children if each.name == "w:sdtContent"), child)
-                properties = [each for each in inner.children if each.name.endswith("Pr")]
+                inner = next((content for content in child.children if content.name == "w:sdtContent"), child)
+                properties = [part for part in inner.children if part.name.endswith("Pr")]
                 yield Inline("open", self.source(child.start, inner.first) + "".join(map(self.raw, properties)))
                 yield from self._inlines(inner)
                 yield Inline("close", self.source(inner.last, child.end))
@@ -124,7 +124,7 @@ class _Part(FormattedPart):
             if child.name in ("", "!", "w:rPr", *_LEFT_OUT):
                 continue
             raw, texts = before + self.written(child) + after, self._texts(child)
-            plain = "".join(each.plain for each in texts)
+            plain = "".join(text.plain for text in texts)
             if plain and '"superscript"' in key and is_footnote("sup", plain):
                 yield Inline("atom", raw)
             elif plain:
@@ -134,7 +134,7 @@ class _Part(FormattedPart):
             elif child.name == "w:fldChar":
                 yield self._field_part(child.attributes.get("w:fldCharType", ""), raw)
             elif child.name == "w:instrText":
-                yield Inline("code", raw, name="".join(each.plain for each in child.children))
+                yield Inline("code", raw, name="".join(text.plain for text in child.children))
             elif child.name != "w:t":
                 yield Inline("atom", raw)
 
@@ -142,7 +142,7 @@ class _Part(FormattedPart):
         """What a property contributes to a format."""
         if node.name in ("", *_FORMATS_NOTHING):
             return ""
-        raw = _HINT.sub("", self.raw(node))  # which is about the characters of the old text
+        raw = _HINT.sub("", self.raw(node))  # it is about the characters of the old text
         return "" if raw == f"<{self._prefix}rFonts/>" else raw
 
     def _texts(self, node: XmlNode) -> list[Text]:
@@ -168,17 +168,17 @@ class _Part(FormattedPart):
     @staticmethod
     def _with_fields(inlines: list[Inline]) -> Iterator[Inline]:
         """
-        Fields that begin and end within a paragraph as atoms; those whose results are text as ranges, with their code
-        before the range.
+        Make an atom of each field that begins and ends in the paragraph; or, if its result is text, a range, which its
+        code precedes.
         """
         ends, index = paired(inlines), 0
         while index < len(inlines):
-            each, start = inlines[index], index
+            inline, start = inlines[index], index
             index += 1
-            if each.kind in ("code", "separate"):
-                yield Inline("atom", each.raw)
-            elif start not in ends or not each.name.startswith("field "):
-                yield each
+            if inline.kind in ("code", "separate"):
+                yield Inline("atom", inline.raw)
+            elif start not in ends or not inline.name.startswith("field "):
+                yield inline
             else:
                 code = ""
                 while inlines[index].kind == "code":
@@ -186,4 +186,4 @@ class _Part(FormattedPart):
                 is_shown = inlines[index].kind == "separate" and code.split()[:1] and code.split()[0] in _SHOWN_FIELDS
                 index = index + 1 if is_shown else ends[start] + 1
                 raw = "".join(part.raw for part in inlines[start:index])
-                yield Inline("start", raw, name=each.name) if is_shown else Inline("atom", raw)
+                yield Inline("start", raw, name=inline.name) if is_shown else Inline("atom", raw)

@@ -28,19 +28,19 @@ def read_epub(content: bytes, kept: KeptWords, target: str | None = None) -> Doc
     tag = target and target.replace("_", "-")
     archive = Archive(content, ".epub")
     files = archive.read(_CONTAINER, XmlPart).root.find("container:rootfile")
-    package = next((each.attributes["full-path"] for each in files if "full-path" in each.attributes), None)
+    package = next((file.attributes["full-path"] for file in files if "full-path" in file.attributes), None)
     if package is None:
         raise UserError(f"damaged: {_CONTAINER} names no package")
     book = archive.read(package, _Package)
     items = list(book.root.find("opf:item"))
-    names = [normpath(join(dirname(package), unquote(each.attributes.get("href", "")))) for each in items]
-    kinds = {name: each.attributes.get("media-type") for name, each in zip(names, items, strict=True)}
+    names = [normpath(join(dirname(package), unquote(item.attributes.get("href", "")))) for item in items]
+    kinds = {name: item.attributes.get("media-type") for name, item in zip(names, items, strict=True)}
     pages = [name for name, kind in kinds.items() if kind in _PAGES and name in archive]
     if not pages:
         raise UserError(f"damaged: {package} names no pages")
     if _ENCRYPTION in archive:
         references = archive.read(_ENCRYPTION, XmlPart).root.find("enc:CipherReference")
-        if {unquote(each.attributes.get("URI", "")) for each in references} & set(pages):
+        if {unquote(reference.attributes.get("URI", "")) for reference in references} & set(pages):
             raise UserError("its pages are encrypted (DRM), so that only some programs can read them")
     parts: dict[str, Document[bytes]] = {}
     for name in pages:
@@ -71,5 +71,5 @@ class _Package(XmlPart):
         super().__init__(content, ["dc:title", "dc:description"])
 
     def inner(self, node: XmlNode) -> str:
-        is_marked = node.name == "dc:description" and any("<" in each.plain for each in node.children)
+        is_marked = node.name == "dc:description" and any("<" in text.plain for text in node.children)
         return self.source(node.first, node.last) if is_marked else super().inner(node)

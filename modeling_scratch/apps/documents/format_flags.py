@@ -59,18 +59,18 @@ class Placeholders:
     def can_number(self, text: str) -> bool:
         """Whether the placeholders of a text may get numbers to stand in another order."""
         found = (match.group() for match in self.pattern.finditer(text) if _is_next(match))
-        return self.has_numbers and all(re.fullmatch(f"%{CONVERSION}", each) for each in found)
+        return self.has_numbers and all(re.fullmatch(f"%{CONVERSION}", placeholder) for placeholder in found)
 
     def in_order(self, written: str, source: str) -> str:
         """A translation whose placeholders without a number or name stand in the order of the source."""
         places, wanted = (
-            [each for each in self.pattern.finditer(text) if _is_next(each)] for text in (written, source)
+            [match for match in self.pattern.finditer(text) if _is_next(match)] for text in (written, source)
         )
-        if sorted(each.group() for each in places) != sorted(each.group() for each in wanted):
+        if sorted(place.group() for place in places) != sorted(placeholder.group() for placeholder in wanted):
             return written
         parts, done = [], 0
-        for place, each in zip(places, wanted, strict=True):
-            parts += [written[done : place.start()], each.group()]
+        for place, placeholder in zip(places, wanted, strict=True):
+            parts += [written[done : place.start()], placeholder.group()]
             done = place.end()
         return "".join(parts) + written[done:]
 

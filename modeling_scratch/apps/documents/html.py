@@ -45,8 +45,8 @@ _FOOTNOTE = {
     "sup": re.compile(r"\(?\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*\)?|\[[^\[\]]{1,40}\]|[*†‡§¶]+"),  # noqa: RUF001
     "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+"),
 }
-# The same for what declares that it is one, as EPUB 3 (epub:type) and DPUB-ARIA (role) define, and for what is raised
-# and a link to a place in a page.
+# The text of a reference to a footnote where the element declares that it is one, as EPUB 3 (epub:type) and DPUB-ARIA
+# (role) define, or where it is a raised link to a place in a page.
 _DECLARED_FOOTNOTE = re.compile(r"[\W_]*(?:(?:[^\W\d_]{1,20}\.?\s)?\d+[a-z]?|[a-z]|[ivxlcdm]+)?[\W_]*", re.IGNORECASE)
 _DECLARATIONS = {"noteref", "doc-noteref"}
 _LONGEST_MARK = 6
@@ -231,14 +231,14 @@ def _merged(tokens: Sequence[Token]) -> Iterator[Token]:
             if _is_excluded(token) or token.name in PROTECTED:
                 is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
                 # Elements within formulas and pictures do not end a paragraph.
-                is_block |= token.name not in _FOREIGN and any(each.kind == "break" for each in whole[1:-1])
+                is_block |= token.name not in _FOREIGN and any(inner.kind == "break" for inner in whole[1:-1])
                 slots = () if _is_excluded(token) else token.slots
-                token = Markup("break" if is_block else "atom", "".join(each.raw for each in whole), slots=slots)
+                token = Markup("break" if is_block else "atom", "".join(inner.raw for inner in whole), slots=slots)
                 end = ends[index]
             elif _is_footnote(tokens, index, ends[index]):
                 token, end = _atom(whole), ends[index]
             elif _is_apart(whole):
-                runs = groupby(whole, lambda each: each.kind in ("text", "fold"))
+                runs = groupby(whole, lambda part: part.kind in ("text", "fold"))
                 token, end = _atom(_with_slots(list(run)) for _, run in runs), ends[index]
         yield replace(token, kind="break") if token.name in _APART else token
         index = end
@@ -247,28 +247,28 @@ def _merged(tokens: Sequence[Token]) -> Iterator[Token]:
 def _atom(tokens: Iterable[Token]) -> Markup:
     """These tokens as one, with their slots."""
     raw, slots = "", list[Slot]()
-    for each in tokens:
-        slots += [replace(slot, start=slot.start + len(raw), end=slot.end + len(raw)) for slot in each.slots]
-        raw += each.raw
+    for token in tokens:
+        slots += [replace(slot, start=slot.start + len(raw), end=slot.end + len(raw)) for slot in token.slots]
+        raw += token.raw
     return Markup("atom", raw, slots=tuple(slots))
 
 
 def _is_apart(tokens: Sequence[Token]) -> bool:
     """Whether these are an element whose text is apart from the sentence around it, and contains no markup."""
     return tokens[0].name in _APART and all(
-        each.kind in ("atom", "text", "fold") or each.name in _OPTIONS for each in tokens[1:-1]
+        token.kind in ("atom", "text", "fold") or token.name in _OPTIONS for token in tokens[1:-1]
     )
 
 
 def _with_slots(tokens: Sequence[Token]) -> Markup:
     """Adjacent texts and line ends, or another token, as one token, in which the words are a slot."""
     before, words, _ = split_white_space(tokens)
-    plain = " ".join("".join(each.plain if each.kind == "text" else " " for each in words).split())
+    plain = " ".join("".join(word.plain if word.kind == "text" else " " for word in words).split())
     if not has_language(plain):
         return _atom(tokens)
-    start = sum(len(each.raw) for each in before)
-    end = start + sum(len(each.raw) for each in words)
-    return Markup("atom", "".join(each.raw for each in tokens), slots=(Slot(start, end, plain, _written),))
+    start = sum(len(token.raw) for token in before)
+    end = start + sum(len(word.raw) for word in words)
+    return Markup("atom", "".join(token.raw for token in tokens), slots=(Slot(start, end, plain, _written),))
 
 
 def _written(text: str) -> str:
@@ -277,11 +277,11 @@ def _written(text: str) -> str:
 
 def _without_ruby(tokens: Iterable[Token]) -> Iterator[Token]:
     """Drop the tags of ruby, and its readings, whose end tags are optional."""
-    annotation = ""  # the name of the one that is open
+    annotation = ""  # the name of the open one
     for token in tokens:
         if token.kind == "break" or token.name in _RUBY:
             annotation = ""
-        elif token.kind == "open" and token.name in _ANNOTATIONS and annotation != "rtc":  # which contains readings
+        elif token.kind == "open" and token.name in _ANNOTATIONS and annotation != "rtc":  # an rtc contains readings
             annotation = token.name
         is_dropped = annotation or token.name in _RUBY | _ANNOTATIONS
         yield Markup("dropped", token.raw) if is_dropped else token
@@ -308,14 +308,14 @@ def _parted(tokens: Iterable[Token]) -> Iterator[Token]:
 
 def _is_footnote(tokens: Sequence[Token], index: int, end: int) -> bool:
     """
-    Whether the element from `index` to `end` refers to a footnote: its text is that of one; or it may be, and the
-    element declares this, or is raised and a link to a place in a page; or it is such a link without letters, directly
-    after a word.
+    Whether the element from `index` to `end` refers to a footnote. Three kinds do: elements with the text of one;
+    elements whose text may be one, if they declare it or are raised links to a place in a page; and short links to a
+    place in a page, without letters, directly after a word.
     """
     token = tokens[index]
     if token.kind == "break" or end - index > _MAX_FOOTNOTE_TOKENS:
         return False
-    text = "".join(each.plain for each in tokens[index:end] if each.kind == "text")
+    text = "".join(part.plain for part in tokens[index:end] if part.kind == "text")
     if token.name in _FOOTNOTE and is_footnote(token.name, text):
         return True
     attributes = {name: value for name, (value, _, _) in _attributes(token.raw).items()}
@@ -324,19 +324,19 @@ def _is_footnote(tokens: Sequence[Token], index: int, end: int) -> bool:
         return _DECLARED_FOOTNOTE.fullmatch(text.strip()) is not None
     if token.name != "a" or "#" not in attributes.get("href", "") or not 0 < len(text) <= _LONGEST_MARK:
         return False
-    if any(each.isalpha() or each.isspace() for each in text):
+    if any(character.isalpha() or character.isspace() for character in text):
         return False
     near = tokens[max(index - 5, 0) : index]
-    before = next((each for each in reversed(near) if each.kind not in ("open", "close")), token)
+    before = next((neighbour for neighbour in reversed(near) if neighbour.kind not in ("open", "close")), token)
     last = before.plain[-1:] if before.kind == "text" else " "
     return not last.isspace() and unicodedata.category(last) not in ("Pd", "Ps")
 
 
 def _is_raised_link(tokens: Sequence[Token]) -> bool:
     """Whether these are an element with a link to a place in a page, and all its text is raised."""
-    before_text = takewhile(lambda each: each.kind != "text" or not each.plain.strip(), tokens)
-    is_link = any("#" in _attributes(each.raw).get("href", ("",))[0] for each in tokens if each.name == "a")
-    return is_link and any(each.name == "sup" for each in before_text)
+    before_text = takewhile(lambda token: token.kind != "text" or not token.plain.strip(), tokens)
+    is_link = any("#" in _attributes(token.raw).get("href", ("",))[0] for token in tokens if token.name == "a")
+    return is_link and any(token.name == "sup" for token in before_text)
 
 
 def _is_excluded(token: Markup) -> bool:
@@ -347,9 +347,7 @@ def _is_excluded(token: Markup) -> bool:
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """
-    For each start tag's index, the index after its element's end tag; without an end tag, that of the next break.
-    """
+    """{index of a start tag: index after the element's end tag or, if it has none, of the next break}"""
     ends: dict[int, int] = {}
     opened: dict[str, list[int]] = defaultdict(list)
     for index, token in enumerate(tokens):

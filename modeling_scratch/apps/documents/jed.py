@@ -14,7 +14,7 @@ from .regions import Region
 
 logger = logging.getLogger(__name__)
 
-Keys = tuple[str | None, ...]  # the first four of those to a string; None: in an array
+Keys = tuple[str | None, ...]  # the first four keys on the way to a string; None: an index of an array
 
 _PLURALS = ("plural_forms", "Plural-Forms", "plural-forms")  # names in a header, as Jed looks for them
 _FORMS = re.compile(r"nplurals\s*=\s*([1-9])\s*;\s*plural\s*=([^;]+)")
@@ -75,7 +75,7 @@ def _plural(
     """
     raws, last = [text[start:end] for start, end in places], places[-1]
     shown = [[raw[start:end] for start, end in kept.spans(raw)] for raw in (raws[0], raws[-1])]
-    values = [[each for each in found if is_value(each)] for found in shown]
+    values = [[word for word in found if is_value(word)] for found in shown]
     count = count_of(forms) or 2
     sources = [translated_text(numbers_of(forms).get(number, set()), *values) for number in range(count)]
     if None in sources:

@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Token
-from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, message, read_entries, unescaped, utf_16
+from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 from .jed import Keys, jed_entries, stated_language
 from .regions import Region
@@ -75,7 +75,7 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
         placeholders = {"message": _BROWSER, "defaultMessage": _ICU}.get(kind, _OTHER)
         # By default, neither Angular nor Flutter (ARB) has ICU's quotes.
         is_icu, quotes = kind == "defaultMessage", kind in ("", "defaultMessage")
-        return message(tokens, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
+        return read_message(tokens, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
 
     if kind == "jed":
         messages = jed_entries(text, found["locale_data"], _strings(text), region, target, kept)
@@ -91,7 +91,7 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
 
 
 def _kind(found: Any) -> str:
-    """What a file is: the only key of inner objects that is read, "jed", "angular" or "arb"; empty: something else."""
+    """The kind of a file: the only key that is read in inner objects, "jed", "angular" or "arb"; empty: another."""
     top = found if isinstance(found, dict) else {}
     values = [value for key, value in top.items() if key != "$schema"]
     for name, inner in zip(_INNER, (values, found if isinstance(found, list) else values), strict=True):
@@ -113,12 +113,12 @@ def _has_text(kind: str, keys: Keys) -> bool:
 
 
 def _with_links(source: str, written: str) -> str:
-    """A message in which no link of vue-i18n goes on in the text after it, as in "@:save.", unless one did before."""
+    """End links of vue-i18n before the text after them, as in "@:save.", unless the source has such links."""
     return written if _LINK.search(source) else _LINK.sub(lambda match: f"{match.group()}{{''}}", written)
 
 
 def _strings(text: str) -> Iterator[tuple[int, int, Keys]]:
-    """Where values that are strings start and end, without quotes, and the keys to each."""
+    """The strings that are values: where each starts and ends, without quotes, and the keys on the way to it."""
     keys: list[str | None] = []  # None: in an array
     for match in _TOKEN.finditer(text):
         if match[0] in ("{", "["):

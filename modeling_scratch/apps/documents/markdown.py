@@ -73,7 +73,7 @@ def _begin(source: str, written: str) -> str:
     return f"{written[: before.end()]}\\{written[before.end() :]}"
 
 
-_Joined = Callable[[Iterator[str]], str]  # given what is written of the next regions, returns a part of the text
+_Joined = Callable[[Iterator[str]], str]  # takes the next regions' translations, returns a part of the text
 
 
 def _nothing(_: Iterator[str]) -> str:
@@ -83,7 +83,7 @@ def _nothing(_: Iterator[str]) -> str:
 class _Reader:
     """
     Finds the regions of a text. The parser reports the lines of each block. It reports no positions within a block, so
-    its rules are wrapped to record where they apply.
+    its rules are wrapped to note where they apply.
     """
 
     def __init__(self, text: str, begin: int):
@@ -108,7 +108,7 @@ class _Reader:
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
 
     def _watch(self, name: str) -> None:
-        """Record where a rule applies."""
+        """Note where a rule applies."""
         ruler = self.parser.inline.ruler
         rule = ruler.getRules("")[ruler.get_active_rules().index(name)]
 
@@ -131,7 +131,7 @@ class _Reader:
         ruler.at(name, watched)
 
     def read(self) -> tuple[list[Region], _Joined]:
-        """The regions of the text, and a function that returns the text with what is written of them."""
+        """The regions of the text, and a function that returns the text with their translations."""
         text, parts = self.text, list(self._parts())
 
         def joined(found: Iterator[str]) -> str:
@@ -144,7 +144,7 @@ class _Reader:
         return [region for _, _, regions, _ in parts for region in regions], joined
 
     def _parts(self) -> Iterator[tuple[int, int, list[Region], _Joined]]:
-        """The start and end of each part of the text that is written anew, its regions, and what writes it."""
+        """The parts of the text that are written anew: start, end, regions, and the function that writes the part."""
         for start, end, part in self._regions():
             if isinstance(part, Region):
                 yield start, end, [part], next
@@ -200,7 +200,7 @@ class _Reader:
                     tokens = [Markup("break", self.text[where[0] : where[caption.end()]]), *rest]
                 is_defined = after and (after.type, after.markup) == ("item_open", ":")
                 if is_defined and after.map[0] == block.map[1]:  # each line is a term
-                    tokens = [replace(each, kind="break") if each.kind == "fold" else each for each in tokens]
+                    tokens = [replace(token, kind="break") if token.kind == "fold" else token for token in tokens]
                 yield where[0], where[-1], Region(tokens, write_cell if is_cell else write_markdown, _begin)
 
     def _blocks(self) -> tuple[list[Block], dict]:
@@ -218,7 +218,7 @@ class _Reader:
 
     def _line(self, meta: dict, env: dict) -> tuple[int, int, Region]:
         """A line that is a block: its markup, and the text within it."""
-        (start, end), (first, last) = (tuple(self.begin + each for each in meta[name]) for name in ("range", "text"))
+        (start, end), (first, last) = (tuple(self.begin + place for place in meta[name]) for name in ("range", "text"))
         content = self.text[first:last].strip()
         first = self.text.find(content, first)
         last = first + len(content)
@@ -254,7 +254,7 @@ class _Reader:
     # Tokens of a block
 
     def _inline(self, content: str, where: list[int], env: dict) -> list[Token]:
-        """The tokens of a block of text, of whose characters the positions are known."""
+        """The tokens of a block of text. `where` has the position of each of its characters."""
         self.found = []
         self.parser.inline.parse(content, self.parser, env, [])
         return with_protected_merged(list(self._tokens(content, where)))

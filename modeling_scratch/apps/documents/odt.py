@@ -82,13 +82,13 @@ class _Part(FormattedPart):
         super().__init__(content, texts)
         self.format("", "", "")  # the first format: that of the paragraph
         found = [style for styles in self.root.find("office:automatic-styles") for style in styles.children]
-        self._keys = {each.attributes.get("style:name"): self._key(each) for each in found if each.name}
+        self._keys = {style.attributes.get("style:name"): self._key(style) for style in found if style.name}
 
     def _key(self, style: XmlNode) -> str:
         """The same for styles that look the same; empty if this one looks like the text around it."""
-        properties = (_HIDDEN.sub("", self.raw(each)) for each in style.children if each.name)
+        properties = (_HIDDEN.sub("", self.raw(child)) for child in style.children if child.name)
         parent = style.attributes.get("style:parent-style-name", "")
-        return "".join([parent, *(each for each in properties if not re.fullmatch(r"<[\w:-]+\s*/>", each))])
+        return "".join([parent, *(raw for raw in properties if not re.fullmatch(r"<[\w:-]+\s*/>", raw))])
 
     def has_text(self, node: XmlNode) -> bool:
         return any(
@@ -118,15 +118,15 @@ class _Part(FormattedPart):
                 yield from self._inlines(child, key, before, after)
                 yield Inline("close", self.source(child.last, child.end))
                 continue
-            if name == "text:soft-page-break":  # which belongs to the old lines
+            if name == "text:soft-page-break":  # it belongs to the old lines
                 continue
             raw, texts = before + self.written(child) + after, self._texts(child)
-            if ' style:text-position="super' in key and is_footnote("sup", "".join(each.plain for each in texts)):
+            if ' style:text-position="super' in key and is_footnote("sup", "".join(text.plain for text in texts)):
                 yield Inline("atom", raw)
             elif texts:
                 yield Inline("text", raw, texts, format)
             elif name in _RANGES:
-                identifier = next((child.attributes[each] for each in _RANGE_NAMES if each in child.attributes), "")
+                identifier = next((child.attributes[key] for key in _RANGE_NAMES if key in child.attributes), "")
                 what = name.removesuffix("-start").removesuffix("-end")
                 yield Inline(_RANGES[name], raw, name=f"{what} {identifier}")
             else:
@@ -139,6 +139,6 @@ class _Part(FormattedPart):
         if node.name == "text:s":
             return [Text(self.raw(node), " ")]
         if node.name == "text:ruby":
-            plain = "".join(each.plain for base in node.find("text:ruby-base") for each in base.find(""))
+            plain = "".join(text.plain for base in node.find("text:ruby-base") for text in base.find(""))
             return [Text(self.raw(node), plain)]
         return []

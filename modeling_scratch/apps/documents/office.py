@@ -16,7 +16,7 @@ from .regions import Region, read_regions
 from .xml_tree import XmlNode, read_xml, write_xml
 
 _MAX_DEPTH = 100  # of nested elements
-# In texts, these enclose the number of a hole, the number of a format, and markup. XML cannot contain them.
+# Characters that XML cannot contain enclose the number of a hole (\0), the number of a format (\1), and markup (\2).
 _HOLE = re.compile("\0([0-9]+)\0")
 _MARK = re.compile("(\1[0-9]+\1|\2[^\2]*\2)")
 
@@ -74,7 +74,7 @@ class XmlPart:
     """
 
     opaque: frozenset[str] = frozenset()  # elements that stay with all their content
-    attributes: dict[str, str] = {}  # of elements, a regular expression for the attributes that are texts
+    attributes: dict[str, str] = {}  # {element: regular expression for its attributes that are translated}
 
     def __init__(self, content: bytes, texts: Iterable[str] = ()):
         is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -87,11 +87,11 @@ class XmlPart:
         self.root = read_xml(self._text, _named, _MAX_DEPTH)
 
     def document(self, kept: KeptWords, change: Callable[[str], str] = str) -> Document[bytes]:
-        """The part as a document. `change` gets what is written at the end."""
+        """The part as a document. `change` is applied to the text of the whole translated part."""
         whole, holes = self.written(self.root), self._regions
 
         def joined(found: list[str]) -> bytes:
-            filled = [self.finished(each) for each in found]
+            filled = [self.finished(text) for text in found]
             for number in reversed(range(len(filled))):  # holes within holes come later
                 filled[number] = _HOLE.sub(lambda hole: filled[int(hole[1])], filled[number])
             return change(_HOLE.sub(lambda hole: filled[int(hole[1])], whole)).encode(self._encoding)
@@ -110,7 +110,7 @@ class XmlPart:
     def hole(self, read: Callable[[], Region]) -> str:
         """A hole with what is read."""
         number = len(self._regions)
-        self._regions.append(Region([], write_xml))  # which keeps the order of nested ones
+        self._regions.append(Region([], write_xml))  # takes the number now, since `read` may add holes
         self._regions[number] = read()
         return f"\0{number}\0"
 
@@ -148,9 +148,9 @@ class XmlPart:
         """The text directly within an element."""
         texts = [child for child in node.children if not child.name]
         if len(texts) < len(node.children):  # with comments or CDATA
-            plain = "".join(each.plain for each in texts)
+            plain = "".join(text.plain for text in texts)
             return [Text(write_xml(plain, {}), plain)]
-        return [Text(self.raw(each), each.plain) for each in texts]
+        return [Text(self.raw(text), text.plain) for text in texts]
 
 
 @dataclass
@@ -163,7 +163,7 @@ class Inline:
             formats nothing itself, such as a link; "start" and "stop" of a range, which may cross elements.
         raw: as it is written.
         texts: of text.
-        format: of text: a number from `FormattedPart.format`; of "open": nothing.
+        format: of text: a number from `FormattedPart.format`.
         name: of ranges: the same for "start" and "stop".
     """
 
@@ -175,18 +175,18 @@ class Inline:
 
 
 def paired(inlines: Sequence[Inline]) -> dict[int, int]:
-    """The "stop" of each "start", by index, of ranges that cross nothing."""
+    """The ranges that cross no element and no other range: {index of the "start": index of the "stop"}."""
     ends, frames = {}, [dict[str, int]()]
-    for index, each in enumerate(inlines):
-        if each.kind == "open":
+    for index, inline in enumerate(inlines):
+        if inline.kind == "open":
             frames.append({})
-        elif each.kind == "close":
+        elif inline.kind == "close":
             frames.pop()
-        elif each.kind == "start":
-            frames[-1].setdefault(each.name, index)
-        elif each.kind == "stop" and each.name in frames[-1]:
+        elif inline.kind == "start":
+            frames[-1].setdefault(inline.name, index)
+        elif inline.kind == "stop" and inline.name in frames[-1]:
             name = None
-            while name != each.name:
+            while name != inline.name:
                 name, start = frames[-1].popitem()
             ends[start] = index
     return ends
@@ -194,8 +194,8 @@ def paired(inlines: Sequence[Inline]) -> dict[int, int]:
 
 class FormattedPart(XmlPart):
     """
-    XML with paragraphs of formatted text. A format is markup before and after text. Of a paragraph, and of each element
-    in it, most of the text has one format; text in another one becomes an element for the placement of markup.
+    XML with paragraphs of formatted text. A format is markup before and after text. Most of the text of a paragraph, or
+    of an element in it, has one format; text in another format becomes an element, which is placed as markup is.
     """
 
     paragraphs: frozenset[str]  # the names of elements
@@ -242,56 +242,56 @@ class FormattedPart(XmlPart):
         formats = [main[-1]]  # the main format of the paragraph, and of each element that is open
         opened: list[str] = []  # the names of elements and ranges that are open
         current, is_edge = formats[-1], True  # whether nothing has followed the last break
-        held: list[Token] = []  # what may belong to the text before it or after it
+        held: list[Token] = []  # tokens that may belong to the text before them or after them
         yield Markup("break", f"\1{current}\1")
-        for index, each in enumerate([*inlines, Inline("break", "")]):
-            if each.kind == "text" and not any(text.plain.strip() for text in each.texts):
-                held += each.texts
+        for index, inline in enumerate([*inlines, Inline("break", "")]):
+            if inline.kind == "text" and not any(text.plain.strip() for text in inline.texts):
+                held += inline.texts
                 continue
-            if each.kind == "atom" or (each.kind in ("start", "stop") and index not in partners):
-                held.append(Markup("atom", f"\2{each.raw}\2"))
+            if inline.kind == "atom" or (inline.kind in ("start", "stop") and index not in partners):
+                held.append(Markup("atom", f"\2{inline.raw}\2"))
                 continue
-            wanted = each.format if each.kind == "text" else formats[-1]
+            wanted = inline.format if inline.kind == "text" else formats[-1]
             if wanted != current and current != formats[-1]:
                 yield Markup("close", f"\1{formats[-1]}\1", "format")
                 current = formats[-1]
             # At the edge of a paragraph, atoms such as bookmarks are in no sentence.
-            if not opened and current == formats[-1] and (is_edge or each.kind == "break"):
+            if not opened and current == formats[-1] and (is_edge or inline.kind == "break"):
                 held = [replace(token, kind="break") if token.kind == "atom" else token for token in held]
             yield from held
-            held, is_edge = [], each.kind == "break"
+            held, is_edge = [], inline.kind == "break"
             if wanted != current:
                 yield Markup("open", f"\1{wanted}\1", "format", is_optional=True)
                 current = wanted
-            if each.kind == "text":
-                yield from each.texts
-            elif each.kind == "break":
-                yield Markup("break", f"\2{each.raw}\2")
-            elif each.kind == "open":
+            if inline.kind == "text":
+                yield from inline.texts
+            elif inline.kind == "break":
+                yield Markup("break", f"\2{inline.raw}\2")
+            elif inline.kind == "open":
                 current = main[index]
                 formats.append(current)
                 opened.append(f"element {index}")
-                yield Markup("open", f"\2{each.raw}\2\1{current}\1", opened[-1])
-            elif each.kind == "close":
+                yield Markup("open", f"\2{inline.raw}\2\1{current}\1", opened[-1])
+            elif inline.kind == "close":
                 formats.pop()
                 current = formats[-1]
-                yield Markup("close", f"\2{each.raw}\2\1{current}\1", opened.pop())
-            elif each.kind == "start":
-                opened.append(each.name)
-                yield Markup("open", f"\2{each.raw}\2", each.name)
+                yield Markup("close", f"\2{inline.raw}\2\1{current}\1", opened.pop())
+            elif inline.kind == "start":
+                opened.append(inline.name)
+                yield Markup("open", f"\2{inline.raw}\2", inline.name)
             else:
-                yield Markup("close", f"\2{each.raw}\2", opened.pop())
+                yield Markup("close", f"\2{inline.raw}\2", opened.pop())
 
 
 def _main_formats(inlines: Sequence[Inline]) -> dict[int, int]:
     """The format of most characters directly within each element, by the index of its "open"; of the paragraph: -1."""
     main, opened = {}, [(-1, Counter[int]())]
-    for index, each in enumerate(inlines):
-        if each.kind == "text":
-            opened[-1][1][each.format] += sum(len(text.plain.strip()) for text in each.texts)
-        elif each.kind == "open":
+    for index, inline in enumerate(inlines):
+        if inline.kind == "text":
+            opened[-1][1][inline.format] += sum(len(text.plain.strip()) for text in inline.texts)
+        elif inline.kind == "open":
             opened.append((index, Counter()))
-        elif each.kind == "close":
+        elif inline.kind == "close":
             start, counts = opened.pop()
             main[start] = max(counts, key=counts.__getitem__, default=0)
     main[-1] = max(opened[0][1], key=opened[0][1].__getitem__, default=0)

@@ -25,7 +25,7 @@ _PLURALS = {
     "nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;": "ga",
     "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
 }
-_NUMBERS = range(1001)  # that decide what a plural form stands for; all rules repeat after at most 100, except millions
+_NUMBERS = range(1001)  # enough to know a plural form: all rules repeat after at most 100, except one for millions
 # A placeholder of a number by its type: %d, %<PRIu64>, Qt's %n, Lisp's ~D, Java's {0,number}; not %td, a day in Java,
 # or %vd, a version in Perl. And words in names of counts, as in {n}, %(file_count)s, ${numFiles}.
 _NUMBER_TYPE = re.compile(r"[%~][^{}]*(?:(?<![tTv])[diuDU]|<PRI[diu][A-Z0-9]+>)|%L?n|\{\s*\w+\s*,\s*number\b.*")

@@ -10,7 +10,7 @@ from ...languages import base_language
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import KEPT_WORD, Markup, Text, Token
 from ..translate.paragraphs import Translated
-from .catalogs import Entry, check_language, error_at, message, read_entries, unescaped
+from .catalogs import Entry, check_language, error_at, read_entries, read_message, unescaped
 from .document import Document
 from .format_flags import LANGUAGES, Placeholders
 from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, translated_text
@@ -72,7 +72,7 @@ class _Message:
 
     @property
     def languages(self) -> list[str]:
-        """Those of programs whose placeholders its flags declare."""
+        """The programming languages whose placeholders its flags declare."""
         found = (re.fullmatch(r"(?!no-|impossible-)(?:possible-)?(.+)-format", flag) for flag in self.flags)
         return [match[1] for match in found if match]
 
@@ -84,13 +84,13 @@ class _Message:
     def can_be_read(self) -> bool:
         """Whether all its placeholders are known."""
         sources = [self.fields[name].text for name in ("msgid", "msgid_plural") if name in self.fields]
-        known = [LANGUAGES.get(language) for language in self.languages]
-        return all(each is not None and each.can_read(source) for each in known for source in sources)
+        kinds = [LANGUAGES.get(language) for language in self.languages]
+        return all(known is not None and known.can_read(source) for known in kinds for source in sources)
 
     @property
     def forms(self) -> dict[str, _Field]:
         """The fields of its translation."""
-        return {name: each for name, each in self.fields.items() if _is_translation(name)}
+        return {name: form for name, form in self.fields.items() if _is_translation(name)}
 
 
 def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
@@ -104,23 +104,24 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
         UserError: the text is not in this format, or in another language than the target.
     """
     messages = list(_messages(text))
-    is_rest = any(each.is_rest for each in messages)  # all of it, since tools shorten some locations and drop others
-    for each in messages:
-        each.is_rest = is_rest
+    # One message in reStructuredText makes all of them so, since tools shorten some locations and drop others.
+    is_rest = any(message.is_rest for message in messages)
+    for message in messages:
+        message.is_rest = is_rest
     names_source = _names_source(messages, target)
-    forms, has_plurals = plural_forms_of(target), any("msgid_plural" in each.fields for each in messages)
+    forms, has_plurals = plural_forms_of(target), any("msgid_plural" in message.fields for message in messages)
     entries: list[Entry] = []
-    owners: list[int] = []  # the message of each entry
-    names = rest_names(each.fields["msgid"].text for each in messages if each.is_rest)
-    for number, each in enumerate(messages):
-        if number == 0 and each.is_header:
-            header = each.fields["msgstr"]
-            entries += _without_fuzzy(text, each)
+    owners: list[int] = []  # the index of the message that each entry is of
+    names = rest_names(message.fields["msgid"].text for message in messages if message.is_rest)
+    for number, message in enumerate(messages):
+        if number == 0 and message.is_header:
+            header = message.fields["msgstr"]
+            entries += _without_fuzzy(text, message)
             entries += _header(text, header, target, forms, has_plurals, names_source)
             if re.search(r"nplurals=[0-9]", header.text) and not names_source:
                 forms = header.text
-        elif "fuzzy" not in each.flags and not each.is_header and each.can_be_read:
-            made = list(_translations(each, forms, kept, names))
+        elif "fuzzy" not in message.flags and not message.is_header and message.can_be_read:
+            made = list(_translations(message, forms, kept, names))
             if made and messages[0].is_header:
                 header = messages[0].fields["msgstr"]
                 check_language(text, header.start, "" if names_source else _language(header), target)
@@ -196,13 +197,13 @@ def _translations(
     def entry(source: _Field, start: int, end: int, before: str = "") -> Entry:
         width = max(map(len, source.strings), default=0) if len(source.strings) > 1 else None
         width = width and max(width, _WIDTH)
-        # If a message has {0} or '{', `message` reads the apostrophes.
+        # If a message has {0} or '{', `read_message` reads the apostrophes.
         if is_java and not re.search(r"\{[0-9]|'[{}]", source.text):
-            region = message(unescaped(source.text, _APOSTROPHES, lambda _: "'"), kept, _java)
+            region = read_message(unescaped(source.text, _APOSTROPHES, lambda _: "'"), kept, _java)
         elif found.is_rest:
-            region = message(rest_tokens(source.text, names), kept, rest_escape, begin=rest_begin)
+            region = read_message(rest_tokens(source.text, names), kept, rest_escape, begin=rest_begin)
         else:
-            region = message(_tokens(source.text, found, kept), kept, str, is_java)
+            region = read_message(_tokens(source.text, found, kept), kept, str, is_java)
 
         def write(written: str) -> str:
             written = rest_written(written) if found.is_rest else written
@@ -210,7 +211,7 @@ def _translations(
                 written = placeholders.in_order(written, source.text)
             return before + _quoted(written, width)
 
-        can_number = all(each.can_number(source.text) for each in found.placeholders)
+        can_number = all(placeholders.can_number(source.text) for placeholders in found.placeholders)
         return Entry(start, end, write, region, can_number)
 
     if "msgid_plural" not in fields:
@@ -235,10 +236,10 @@ def _translations(
 def _plurals_of(
     declared: str | None, found: _Message, kept: KeptWords
 ) -> tuple[int | None, Callable[[int], _Field | None]]:
-    """How many plural forms there are, None if this is unknown, and the source of each, None if none is right."""
+    """The number of plural forms, None if unknown, and a function for the source of a form, None if none is right."""
     numbers_of_forms = numbers_of(declared or "")
     fields = {"singular": found.fields["msgid"], "plural": found.fields["msgid_plural"]}
-    singular, plural = (_values(each.text, found, kept) for each in fields.values())
+    singular, plural = (_values(source.text, found, kept) for source in fields.values())
 
     def field_of(index: int) -> _Field | None:
         numbers = numbers_of_forms.get(index, set())
@@ -254,7 +255,7 @@ def _plurals_of(
 def _values(text: str, found: _Message, kept: KeptWords) -> list[str]:
     """The placeholders of a text that may be the number: those that its flags declare or, without flags, all."""
     if found.languages:
-        return [each for placeholders in found.placeholders for each in placeholders.values(text)]
+        return [value for placeholders in found.placeholders for value in placeholders.values(text)]
     return [word for start, end in kept.spans(text) if is_value(word := text[start:end])]
 
 
@@ -273,7 +274,7 @@ def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
         while known and known[0][1] <= start:
             known.popleft()
         first, last = known[0] if known else (end, end)
-        # It is left to a kept word that it is in. One that begins with it, as "%r%" in "%r%.*s", is none.
+        # A placeholder within a kept word is left to that; but "%r%" in "%r%.*s", which begins with one, is no word.
         is_within = first < start or (first == start and (end == last or match["escape"]))
         if start >= done and not is_within:
             yield Text(text[done:start], text[done:start])
@@ -297,17 +298,18 @@ def _is_percentage(match: re.Match[str]) -> bool:
 def _finished(text: str, source: str, messages: list[_Message], read: set[int], doubtful: set[int]) -> str:
     """
     Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`. Mark
-    doubtful ones. Tell how many messages have no translation, and why.
+    doubtful ones. Log how many messages have no translation, and why.
 
     Args:
-        text, source: the file with translations, and as it was read, of which `messages` are.
+        text: the file with translations.
+        source, messages: the file as it was read.
         read, doubtful: the indices of messages that were translated, and of those whose translation is doubtful.
     """
     parts, done = [], 0
     told, untranslated = dict[tuple[str, str], list[int]](), 0
     for number, (before, after) in enumerate(zip(messages, _messages(text), strict=True)):
         new = {
-            name: each for name, each in after.forms.items() if name not in before.forms or not before.forms[name].text
+            name: form for name, form in after.forms.items() if name not in before.forms or not before.forms[name].text
         }
         if not new or before.is_header or "fuzzy" in before.flags:
             continue
@@ -316,12 +318,12 @@ def _finished(text: str, source: str, messages: list[_Message], read: set[int], 
             why = "a flag declares placeholders that are not known"
         elif number not in read:
             why = "a plural form stands for several numbers, and neither text shows which"
-        elif any(_is_wrong(each.text, before) for each in new.values()):
+        elif any(_is_wrong(form.text, before) for form in new.values()):
             why = "the translation has not the same placeholders or references"
-            for each in new.values():
-                parts += [text[done : each.start], '""']
-                done = each.end
-        elif not all(each.text for each in new.values()):
+            for form in new.values():
+                parts += [text[done : form.start], '""']
+                done = form.end
+        elif not all(form.text for form in new.values()):
             why = "the model wrote nothing"
         elif number in doubtful:
             what, why = "marked fuzzy", "the translation is doubtful"
@@ -341,7 +343,7 @@ def _is_wrong(written: str, message: _Message) -> bool:
     """Whether a form that has a translation has other placeholders, or references of Sphinx, than the message."""
     source, singular = message.fields.get("msgid_plural", message.fields["msgid"]), message.fields["msgid"]
     for placeholders in message.placeholders if written else ():
-        wanted = [placeholders.arguments(each.text) for each in (source, singular)]
+        wanted = [placeholders.arguments(original.text) for original in (source, singular)]
         found = placeholders.arguments(written)
         if wanted[0] is not None and (found is None or found not in wanted):
             return True
@@ -382,7 +384,7 @@ def _names_source(messages: Sequence[_Message], target: str | None) -> bool:
     """
     if target is None or not messages or not messages[0].is_header:
         return False
-    is_empty = not any(form.text for each in messages[1:] for form in each.forms.values())
+    is_empty = not any(form.text for message in messages[1:] for form in message.forms.values())
     return is_empty and base_language(_language(messages[0].fields["msgstr"])) == "en" != base_language(target)
 
 
@@ -397,7 +399,7 @@ def _without_fuzzy(text: str, header: _Message) -> Iterator[Entry]:
 def _header(
     text: str, header: _Field, target: str | None, forms: str | None, has_plurals: bool, names_source: bool
 ) -> Iterator[Entry]:
-    """Set what the header leaves open, or says of the source: the place of a value in it, or a line after it."""
+    """Fill in what the header leaves open, or says of the source: a new value in its place, or a line at the end."""
     values = {
         "Language": (target and target.replace("-", "_"), r"[^\\]*" if names_source else r"(?=\\n)"),
         "Content-Type": ("text/plain; charset=UTF-8", r"[^\\]*charset=(?!UTF-8\b)[\w-]*"),

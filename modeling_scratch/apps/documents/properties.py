@@ -4,7 +4,7 @@ import re
 
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
-from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, message, read_entries, unescaped, utf_16
+from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 
 _CONTINUED = r"\\\n[ \t\f]*+"
@@ -38,7 +38,7 @@ def read_properties(text: str, kept: KeptWords) -> Document:
             texts = unescaped(line[1], _ESCAPE, _plain)
         except UserError as error:
             raise error_at(text, line.start(1), str(error)) from None
-        region = message(texts, kept, escape, is_java=True, placeholders=JAVA_LINE_END)
+        region = read_message(texts, kept, escape, is_java=True, placeholders=JAVA_LINE_END)
         entries.append(Entry(*line.span(1), region=region))
     return read_entries(text, entries, kept)
 

@@ -43,7 +43,7 @@ def read_regions(
     regions: Sequence[Region], joined: Callable[[list[str]], Content], kept: KeptWords
 ) -> Document[Content]:
     """
-    Make a document of these regions. Its paragraphs are those of the regions, followed by the texts of slots.
+    Make a document of regions. Its paragraphs are the regions' paragraphs, followed by the texts in slots.
 
     Args:
         joined: makes the content of the document from the texts of the regions.
@@ -55,7 +55,7 @@ def read_regions(
 
     def write(translations: Sequence[Translated]) -> Content:
         found = iter(translations[: len(paragraphs)])
-        slot_texts = dict(zip(slots, (each.text for each in translations[len(paragraphs) :]), strict=True))
+        slot_texts = {slot: made.text for slot, made in zip(slots, translations[len(paragraphs) :], strict=True)}
         return joined(
             [
                 "".join(part for unit in row for part in _written(region, unit, found, slot_texts))

@@ -135,4 +135,4 @@ def rest_references(text: str) -> tuple[list[str], list[str]]:
     """
     tokens = (token for token in rest_tokens(text, ()) if isinstance(token, Markup) and token.name in ("", "`"))
     found = [_SEPARATORS.sub("", token.raw) for token in tokens if token.kind != "open"]
-    return sorted(found), [each for each in found if each.endswith("_") and each[0] not in " |"]
+    return sorted(found), [reference for reference in found if reference.endswith("_") and reference[0] not in " |"]

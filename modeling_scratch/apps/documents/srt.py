@@ -25,7 +25,8 @@ _SPEAKER_BEGINS = re.compile(rf"[-–—♪#\[(]|{SPEAKER}")  # noqa: RUF001
 _LONGEST_PAUSE = 3000  # milliseconds within a sentence
 _MOST_LINES = 4  # that captions show
 _LONGEST = 300  # characters of a sentence of captions that roll up, which often have no punctuation
-# Where captions roll up: before a line, with its number; and instead of a line that repeats it, with or without tags.
+# In captions that roll up, these enclose the number of a line: before the line; and in place of a line that repeats it
+# with its tags, or without them.
 _FIRST, _SAME, _PLAIN = "\0\1\2"
 
 
@@ -91,7 +92,7 @@ def _repeated(text: str, cues: list[Cue], tag: re.Pattern[str]) -> list[int]:
     counts = []
     for before, lines in pairwise([[], *rows]):
         possible = range(min(len(before), len(lines), _MOST_LINES), 0, -1)
-        counts.append(next((each for each in possible if before[-each:] == lines[:each]), 0))
+        counts.append(next((number for number in possible if before[-number:] == lines[:number]), 0))
     return counts if len(cues) < 2 * sum(map(bool, counts)) + 2 else [0] * len(cues)
 
 

@@ -212,8 +212,8 @@ def _grid(lines: _Lines) -> Table | None:
 
 def width(text: str) -> int:
     """The columns that a text takes, as Pandoc counts them: two for wide characters, none for combining ones."""
-    wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
-    return len(text) + wide - sum(unicodedata.category(each) in ("Mn", "Me", "Cf") for each in text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.category(character) in ("Mn", "Me", "Cf") for character in text)
 
 
 def _parts(line: str, starts: Sequence[int]) -> list[str]:

@@ -8,7 +8,7 @@ from unicodedata import east_asian_width
 from ...errors import UserError
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
-from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, SOFT, Entry, check_language, message, read_entries, unescaped
+from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, SOFT, Entry, check_language, read_entries, read_message, unescaped
 from .document import Document
 from .html import BLOCKS
 from .regions import Region
@@ -96,8 +96,8 @@ def _has_text(element: XmlNode) -> bool:
 
 def _segments(element: XmlNode) -> dict[str, XmlNode]:
     """The segments of a source or target of XLIFF 1.2, by their numbers or, without these, by their places."""
-    found = [each for each, _ in _elements(element) if each.attributes.get("mtype") == "seg"]
-    return {each.attributes.get("mid") or f"at place {place}": each for place, each in enumerate(found, start=1)}
+    found = [segment for segment, _ in _elements(element) if segment.attributes.get("mtype") == "seg"]
+    return {part.attributes.get("mid") or f"at place {place}": part for place, part in enumerate(found, start=1)}
 
 
 def _with_attribute(text: str, element: XmlNode, name: str, value: str) -> Entry:
@@ -130,8 +130,8 @@ class _Reader:
 
     def read_data(self, unit: XmlNode) -> None:
         """Read the code that a unit of XLIFF 2 refers to."""
-        data = (each for within in unit.elements if within.local_name == "originalData" for each in within.elements)
-        self._breaks = {each.attributes.get("id", "") for each in data if _BREAK.fullmatch(_plain(each))}
+        data = (code for within in unit.elements if within.local_name == "originalData" for code in within.elements)
+        self._breaks = {code.attributes.get("id", "") for code in data if _BREAK.fullmatch(_plain(code))}
 
     def entries(self, unit: XmlNode, space: str | None) -> list[Entry]:
         """
@@ -176,7 +176,7 @@ class _Reader:
         tokens = _apart(self._tokens(content, preserves))
         doubles = self._placeholders is _QT and "&amp;&amp;" in self._text[content.first : content.last]
         write = _escape_label if doubles else escape_xml
-        return message(tokens, self._kept, write, placeholders=self._placeholders)
+        return read_message(tokens, self._kept, write, placeholders=self._placeholders)
 
     def _filled(self, old: XmlNode, region: Region, state: str = "") -> Entry:
         """An element with a translation in place of its content."""

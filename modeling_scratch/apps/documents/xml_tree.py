@@ -15,9 +15,9 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_xml(text: str, written: dict[str, str]) -> str:
-    """Escape text, leave out characters that XML does not have, and write those that were entities as these."""
+    """Escape text, leave out what XML cannot contain, and write characters as entities that were so in the source."""
     escapes = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | written
-    return "".join(escapes.get(each, each) for each in _NOT_XML.sub("", text))
+    return "".join(escapes.get(character, character) for character in _NOT_XML.sub("", text))
 
 
 def escape_xml(character: str) -> str:
@@ -71,8 +71,8 @@ class XmlNode:
 
     def parts(self, is_whole: Callable[["XmlNode"], bool]) -> Iterator[tuple["XmlNode", int, int]]:
         """
-        Everything within it in order, with its place: of an element that is not whole, the start tag and the end tag;
-        of lines of text, the first with the place of all.
+        Everything within the node, in order: a node, and where it starts and ends. An element that is not whole comes
+        twice, for its start tag and its end tag. Lines of text that touch come once: the first, with the place of all.
         """
         left = [(child, False) for child in reversed(self.children)]
         while left:
@@ -95,8 +95,8 @@ def read_xml(text: str, named: Callable[[str], str] | None = None, most_depth: i
     Read a document. The result is around everything.
 
     Args:
-        named: makes the names of elements and attributes of a namespace, a space and a local name, or the latter alone;
-            None: names are as they are written.
+        named: returns the name of an element or attribute, given its namespace, a space and its local name, or only its
+            local name; None: names are as they are written.
         most_depth: of nested elements; None: any.
 
     Raises:
@@ -107,15 +107,15 @@ def read_xml(text: str, named: Callable[[str], str] | None = None, most_depth: i
 
 
 class _Reader:
-    """Makes nodes of what the parser finds. Where one ends is known when the next one begins."""
+    """Makes nodes of what the parser finds. Only the next event tells where a node, or a start tag, has ended."""
 
     def __init__(self, text: str, named: Callable[[str], str] | None, most_depth: int | None):
         self._content = text.encode("utf-8", "surrogatepass")
         self._named, self._most_depth = cache(named or str), most_depth
         self.root = XmlNode("/", 0, last=len(text), end=len(text))
         self._open, self._count = [self.root], 0
-        self._last = self.root, "first"  # the node and the position that the next event tells
-        self._byte, self._position = 0, 0  # of the same character, in bytes and in characters
+        self._last = self.root, "first"  # the node and the attribute that the next event's position belongs to
+        self._byte, self._position = 0, 0  # one position, counted in bytes and in characters
         self._parser = parser = ParserCreate("utf-8", " " if named else None)
         parser.XmlDeclHandler, parser.EntityDeclHandler = self._check_encoding, self._refuse_entity
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end

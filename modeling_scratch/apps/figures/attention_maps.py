@@ -86,7 +86,7 @@ def attention_maps(
     num_beams: int | None = None,
 ) -> AttentionMaps:
     """
-    Translate a sentence, then record all attention weights in one forward pass over the sentence and its translation.
+    Translate a sentence, then collect all attention weights in one forward pass over the sentence and its translation.
     They equal the weights of the decoding steps, since no position sees a later one. Both run without dropout, and with
     eager attention, the implementation that returns weights.
 
@@ -232,8 +232,8 @@ def save_attention(maps: AttentionMaps, folder: Path, layer: int | None) -> list
         depth = len(getattr(maps, field))
         if layer is not None and layer > depth:
             raise UserError(f"--layer is {layer}, but {kind} has only {depth} layers")
-        chosen += [(kind, each) for each in ([layer or depth] if layer is not None else range(1, depth + 1))]
+        chosen += [(kind, number) for number in ([layer or depth] if layer is not None else range(1, depth + 1))]
     return [
-        save(attention_figure(maps, kind, each), folder / f"{kind.replace(' ', '-')}-layer-{each}.png")
-        for kind, each in chosen
+        save(attention_figure(maps, kind, number), folder / f"{kind.replace(' ', '-')}-layer-{number}.png")
+        for kind, number in chosen
     ]

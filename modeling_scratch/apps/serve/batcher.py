@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_BATCH = 64  # sentences
 _LONGEST_WAIT = 0.05  # seconds
-_MOST_COUNTED = 256  # of the sentences of a request, since it only ever delays others by one of its sentences at a time
+_MOST_COUNTED = 256  # sentences of one request: more delay others no further, since requests take turns
 
 
 class Busy(Exception):
@@ -107,7 +107,7 @@ class Batcher:
             return found
         if self._closed:
             raise Busy("the service is shutting down; try again later")
-        if sum(min(len(each.waiting), _MOST_COUNTED) for each in self._requests) >= self.longest_queue:
+        if sum(min(len(request.waiting), _MOST_COUNTED) for request in self._requests) >= self.longest_queue:
             raise Busy(f"the queue is full: {self.waiting:,} sentences are waiting; try again later")
         if not self._alive():
             raise Busy("all worker processes have died; try again later")
@@ -178,8 +178,8 @@ class Batcher:
     def _take(self, most: int) -> tuple[_Request, list[_Item]]:
         """Take up to `most` sentences that can share a batch, in turn from the first request and those like it."""
         first = next(iter(self._requests))
-        alike = (each for each in self._requests if each.engine is first.engine and each.settings == first.settings)
-        taking, items = deque(alike), []
+        kind = first.engine, first.settings
+        taking, items = deque(request for request in self._requests if (request.engine, request.settings) == kind), []
         while taking and len(items) < most:
             request = taking.popleft()
             items.append(request.waiting.popleft())
@@ -187,7 +187,8 @@ class Batcher:
                 taking.append(request)
         # Requests that have had a turn go to the end of the queue.
         served = dict.fromkeys(taking)
-        self._requests = {each: None for each in self._requests if each.waiting and each not in served} | served
+        waiting = [request for request in self._requests if request.waiting and request not in served]
+        self._requests = dict.fromkeys(waiting) | served
         return first, items
 
     async def _translate(self, request: _Request, items: list[_Item]) -> None:

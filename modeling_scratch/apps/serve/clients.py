@@ -111,16 +111,16 @@ class Clients:
 
     def admit(self, client: Client, requests: int = 1) -> None:
         """
-        Count requests of a client. It may send those of a minute at once; after that, each waits until it is due.
+        Count requests of a client. It may send as many as in a minute at once; further ones must come at its rate.
 
         Raises:
             HTTPException: 429: it has to wait.
         """
         if client.requests_per_minute is None:
             return
-        now, each = time.monotonic(), _MINUTE / client.requests_per_minute
-        # More than those of a minute count as these, or they would never be admitted.
-        cost = min(requests, client.requests_per_minute) * each
+        now, interval = time.monotonic(), _MINUTE / client.requests_per_minute
+        # At most a minute's worth of requests counts: more would never be admitted.
+        cost = min(requests, client.requests_per_minute) * interval
         until = max(self._busy_until.get(client.name, 0.0), now) + cost
         if (wait := until - now - _MINUTE) > _ROUNDING:
             rate = f"{client.requests_per_minute:,} per minute; try again in {math.ceil(wait)} s"
@@ -149,7 +149,7 @@ def _digest(key: str) -> bytes:
 
 
 def _address(request: Request) -> str:
-    """The client's address; of an IPv6 address the network, since a client has all addresses of one."""
+    """The client's address; for IPv6 its network, since a client has all addresses of a network."""
     host = request.client.host if request.client else ""
     try:
         address = ipaddress.ip_address(host)

@@ -16,8 +16,7 @@ _SOURCE = (_TEXT, "the language of the text: a code of /languages, or auto to de
 _TARGET = (_TEXT, "the language of the translation: a code of /languages")
 _KEY = (_TEXT, "your API key, if this service needs one")
 _DETECTION = {"language": _TEXT, "confidence": _NUMBER}
-# Each endpoint: method, path, summary, parameters (those that must be given first), how many of them must be given, and
-# the schema of the answer.
+# Each endpoint: method, path, summary, parameters (required ones first), how many are required, schema of the answer.
 _ENDPOINTS: list[tuple[str, str, str, dict[str, tuple[dict, str]], int, dict[str, Any]]] = [
     (
         "post",
@@ -101,7 +100,7 @@ def specification(version: str, formats: list[str], endings: list[str], without:
     The API as an OpenAPI document.
 
     Args:
-        formats: those that /translate takes.
+        formats: what /translate takes.
         endings: of the files that /translate_file takes.
         without: paths that the service does not serve.
     """
@@ -150,11 +149,11 @@ def documentation(spec: dict[str, Any], address: str, example: dict[str, str]) -
     for path, operations in spec["paths"].items():
         ((method, operation),) = operations.items()
         content = operation.get("requestBody", {}).get("content", {})
-        body = next((each["schema"] for each in content.values()), {"properties": {}, "required": []})
+        body = next((media["schema"] for media in content.values()), {"properties": {}, "required": []})
         rows = "".join(
             f"<tr><th scope=row><code>{name}</code><td>{'' if name in body['required'] else 'optional: '}"
-            f"{escape(each['description'])}"
-            for name, each in body["properties"].items()
+            f"{escape(parameter['description'])}"
+            for name, parameter in body["properties"].items()
         )
         answer = operation["responses"]["200"]["content"][_JSON]["schema"]
         fields = ", ".join(f"<code>{name}</code>" for name in answer.get("items", answer)["properties"])

@@ -257,13 +257,13 @@ class Service:
         most = _TIMES * client.characters
         work = self._translated(texts, format, source, target, count, features, keep, most=most)
         answer, found = await self._in_time(request, work)
-        answer["translatedText"] = [each.versions[0] for each in found]
-        if any(each.confidence is not None for each in found):
-            answer["confidence"] = [each.confidence and round(each.confidence, DIGITS) for each in found]
-        if any(each.doubt for each in found):
-            answer["doubt"] = [each.doubt for each in found]
+        answer["translatedText"] = [text.versions[0] for text in found]
+        if any(text.confidence is not None for text in found):
+            answer["confidence"] = [text.confidence and round(text.confidence, DIGITS) for text in found]
+        if any(text.doubt for text in found):
+            answer["doubt"] = [text.doubt for text in found]
         if count > 1:
-            answer["alternatives"] = [list(dict.fromkeys(each.versions))[1:] for each in found]
+            answer["alternatives"] = [list(dict.fromkeys(text.versions))[1:] for text in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def translate_file(self, request: Request) -> Response:
@@ -315,11 +315,11 @@ class Service:
         self._check_length([text], client)
         self.clients.admit(client)
         if not self.directions.languages:  # these are the names of sides, of which nothing is known
-            return JSONResponse([_detection(each.source, 0.0) for each in self.directions.all[:_MOST_DETECTED]])
+            return JSONResponse([_detection(served.source, 0.0) for served in self.directions.all[:_MOST_DETECTED]])
         if not any(map(str.isalpha, text)):
             return JSONResponse([_detection(self.directions.all[0].source, 0.0)])
         (row,) = await self._in_time(request, self._probabilities([text], "text"))
-        return JSONResponse([_detection(*each) for each in list(row.items())[:_MOST_DETECTED]])
+        return JSONResponse([_detection(*pair) for pair in list(row.items())[:_MOST_DETECTED]])
 
     async def suggest(self, request: Request) -> Response:
         """Keep `s`, a better translation of `q` from `source` to `target`."""
@@ -335,10 +335,10 @@ class Service:
         return JSONResponse({"success": True})
 
     async def languages(self, request: Request) -> Response:
-        """The codes of the service, with the codes that each can be the source for."""
+        """The codes of the service, each with the codes that it can be translated into."""
         found = []
         for code, name in self.directions.names.items():
-            targets = [each.target for each in self.directions.all if each.source == code]
+            targets = [direction.target for direction in self.directions.all if direction.source == code]
             found.append({"code": code, "name": name, "targets": targets})
         return JSONResponse(found)
 
@@ -403,9 +403,9 @@ class Service:
     async def describe_models(self, request: Request) -> Response:
         """The service and its models, for the page."""
         directions = [
-            each.described
-            | {"search": {"numBeams": each.engine.num_beams}, "isAligned": getattr(each.engine, "is_aligned", True)}
-            for each in self.directions.all
+            served.described
+            | {"search": {"numBeams": served.engine.num_beams}, "isAligned": getattr(served.engine, "is_aligned", True)}
+            for served in self.directions.all
         ]
         service = {
             "isKeyNeeded": self.clients.is_key_needed,
@@ -463,8 +463,8 @@ class Service:
     def _kept_strings(self, parameters: dict[str, Any]) -> tuple[str, ...]:
         """The parameter `keep`, a string or a list of strings."""
         given = parameters.get("keep") or []
-        found = tuple(as_text(each, "keep") for each in (given if isinstance(given, list) else [given]))
-        if len(found) > _MOST_KEPT or not all(0 < len(each) <= _LONGEST_KEPT for each in found):
+        found = tuple(as_text(string, "keep") for string in (given if isinstance(given, list) else [given]))
+        if len(found) > _MOST_KEPT or not all(0 < len(string) <= _LONGEST_KEPT for string in found):
             raise HTTPException(
                 400, f"Invalid request: keep takes up to {_MOST_KEPT} strings of 1 to {_LONGEST_KEPT} characters"
             )
@@ -487,7 +487,7 @@ class Service:
         groups = {source: list(range(len(texts)))}  # {language: indices of its texts}
         if source == AUTO:
             detected, groups = await self._detected(texts, format, target), defaultdict(list)
-            answer["detectedLanguage"] = [_detection(*each) for each in detected]
+            answer["detectedLanguage"] = [_detection(*pair) for pair in detected]
             for place, (language, _) in enumerate(detected):
                 groups[language].append(place)
         found = [TranslatedText([text] * count) for text in texts]
@@ -500,8 +500,8 @@ class Service:
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
             work = self.batcher, self.readers
             made = await translate_texts(some, format, direction, count, align, most, *work, features, keep)
-            for place, each in zip(places, made, strict=True):
-                found[place] = each
+            for place, translated in zip(places, made, strict=True):
+                found[place] = translated
         return answer, found
 
     async def _detected(self, texts: Texts, format: str, target: str) -> list[tuple[str, float]]:
@@ -513,18 +513,18 @@ class Service:
             HTTPException: 400: all texts are clearly in other languages.
         """
         find, is_one_language = self.directions.find, self.directions.is_one_language
-        sources = [each for each in self.directions.names if find(each, target)]
+        sources = [code for code in self.directions.names if find(code, target)]
         if not sources:
             self._direction(AUTO, target)  # raises the error that lists the directions
         if not self.directions.languages:
             return [(sources[0], 0.0)] * len(texts)
-        own = [each for each in self.directions.names if is_one_language(each, target)]
+        own = [code for code in self.directions.names if is_one_language(code, target)]
         found, foreign = [], []
         for row in await self._probabilities(texts, format):
-            likely = max(sources, key=lambda each: row.get(each, 0.0))
+            likely = max(sources, key=lambda code: row.get(code, 0.0))
             clear = CLEARLY * max(row.get(likely, 0.0), LEAST_LIKELY)
             language, probability = next(iter(row.items()))
-            if all(each in row for each in sources + own):
+            if all(code in row for code in sources + own):
                 if own and row[own[0]] > clear:
                     likely = own[0]
                 elif language != _NO_LANGUAGE and probability > max(clear, 0.5):  # a single word rarely reaches half
@@ -536,8 +536,8 @@ class Service:
 
     async def _probabilities(self, texts: Texts, format: str) -> list[dict[str, float]]:
         """
-        `language_probabilities`, by the codes of the service for its languages; those that it has several codes for
-        have the same probability.
+        `language_probabilities`, with the service's codes in place of the detector's. If the service has several codes
+        for a language, each gets its probability.
         """
         codes = defaultdict(list)
         for code in self.directions.languages:
@@ -553,7 +553,7 @@ class Service:
             for code in (source, target):
                 if code != AUTO and not self.directions.knows(code):
                     what = f"{code[:_SHOWN]} is not supported"
-            served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
+            served = ", ".join(f"{direction.source} to {direction.target}" for direction in self.directions.all)
             raise HTTPException(400, f"{what}{reason}; served: {served}")
         return direction
 

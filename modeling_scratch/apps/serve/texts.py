@@ -20,7 +20,7 @@ from .readers import Readers, Texts, are_foreign, reading_cost, sentences_of, wr
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
-_EACH = 50  # the overhead of each text, in characters
+_PER_TEXT = 50  # the overhead of a text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
 DIGITS = 4  # of a confidence
 LANGUAGE, LENGTH, UNLIKE = "language", "length", "unlike"  # reasons to doubt a translation
@@ -93,7 +93,7 @@ async def translate_texts(
     places = {sentence: place for place, sentence in enumerate(plain.originals)}
     found = []
     for versions, parts in written:
-        lowest = min((places[each] for each in parts), key=lambda place: sure[place], default=None)
+        lowest = min((places[sentence] for sentence in parts), key=lambda place: sure[place], default=None)
         found.append(TranslatedText(versions, 1.0 if lowest is None else sure[lowest], doubts.get(lowest)))
     return found
 
@@ -132,7 +132,7 @@ async def aside_if_long(
         texts, times: `work` processes these texts, this many times.
         aside: `Readers`, or `asyncio.to_thread` for work that does not hold the interpreter lock for long.
     """
-    is_long = times * (reading_cost(texts) + _EACH * len(texts)) > _LONG
+    is_long = times * (reading_cost(texts) + _PER_TEXT * len(texts)) > _LONG
     return await aside(work, *arguments) if is_long else work(*arguments)
 
 
@@ -149,7 +149,7 @@ def _too_long(engine: Engine, sentences: Sequence[str], tokens: list[list[int]])
 def _linked(plain: PlainTexts, translations: Translations) -> dict[str, list[Translated]]:
     """The translations of each text, with links between their words."""
     return {
-        original: [plain.restored(place, as_translated(plain.texts[place], each)) for each in row]
+        original: [plain.restored(place, as_translated(plain.texts[place], translation)) for translation in row]
         for place, (original, row) in enumerate(zip(plain.originals, translations, strict=True))
     }
 
@@ -186,8 +186,8 @@ def _described(plain: PlainTexts, problems: dict[int, str], translations: Transl
         if place in problems:
             described.append([{"text": "", "words": [], "problem": problems[place]}])
             continue
-        whole = [_restored(plain, place, each) for each in distinct(row)]
-        beam = [{"text": each.text, "score": max(each.score, _LOWEST), "isCut": each.is_cut} for each in whole]
+        whole = [_restored(plain, place, translation) for translation in distinct(row)]
+        beam = [{"text": made.text, "score": max(made.score, _LOWEST), "isCut": made.is_cut} for made in whole]
         beam[0]["words"] = _words(plain.originals[place], whole[0])
         if row[0].confidence is not None:
             beam[0]["confidence"] = round(row[0].confidence, DIGITS)

@@ -85,7 +85,7 @@ class KeptWords:
         found = [match.span() for pattern in patterns for match in pattern.finditer(text)]
         found += [span for literal in self.literals for span in _occurrences(literal, text)]
         spans: list[tuple[int, int]] = []
-        for start, end in sorted(each for each in found if each[0] < each[1]):
+        for start, end in sorted(span for span in found if span[0] < span[1]):
             if spans and start < spans[-1][1]:
                 spans[-1] = spans[-1][0], max(end, spans[-1][1])
             else:
@@ -133,4 +133,4 @@ def _occurrences(literal: str, text: str) -> Iterator[tuple[int, int]]:
 
 def _is_joined(pair: str) -> bool:
     """Whether two characters are within a word of a script with capitals, such as Latin, or of a number."""
-    return len(pair) == 2 and all(each.isdigit() or each.lower() != each.upper() for each in pair)
+    return len(pair) == 2 and all(character.isdigit() or character.lower() != character.upper() for character in pair)

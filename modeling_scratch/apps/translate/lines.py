@@ -187,7 +187,7 @@ class Warnings:
         self.add("{} are longer than any sentence in training", number, message)
 
     def add_doubtful(self, number: int, translation: Translation) -> None:
-        """Warn about an output that the model should not be trusted with, if it is one."""
+        """Warn about an output if it is doubtful."""
         if is_doubtful(translation):
             why = f"the {self.unit} is unlike what the model has learnt"
             message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
@@ -201,7 +201,7 @@ class Warnings:
         )
 
     def close(self) -> None:
-        """Log the total of each kind of which not all warnings were logged."""
+        """Log how many warnings there were of each kind that had more than were logged."""
         for kind, numbers in self.numbers.items():
             if len(numbers) > _SHOWN:
                 total = kind.format(f"{len(numbers):,} {self.unit}s")
@@ -211,7 +211,7 @@ class Warnings:
 def check_lengths(translator: "Translator", tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
     """
     Compare the lengths of sentences with the model's limit and with the longest in training, if the generation config
-    records it.
+    has it.
 
     Returns:
         By index, an error message for each sentence that is too long for the model, and a warning for each other one
@@ -230,8 +230,8 @@ def check_lengths(translator: "Translator", tokens: list[list[int]]) -> tuple[di
 @dataclass(frozen=True)
 class Features:
     """
-    The conditions on the translations: the same `text` for all lines, or those in a `column` of each line, counted from
-    1 and separated by tabs, of which the first is the sentence.
+    The conditions on the translations: the same `text` for all lines, or a `column` of each line. Tabs separate the
+    columns, which count from 1; the first is the sentence.
     """
 
     text: str = ""
@@ -284,8 +284,8 @@ def translated_texts(
     translator: "Translator", plain: PlainTexts, tokens: list[list[int]], progress: Callable[[int], Any], **settings
 ) -> Translations:
     """
-    The translations of texts without their kept words. Those of texts with kept words come with alignments, by which
-    the words are placed, even if the settings do not ask for any.
+    The translations of texts without their kept words. Where there are kept words, translations have alignments, even
+    if the settings ask for none: by these the words are placed.
 
     Args:
         tokens: of each text.
@@ -303,7 +303,7 @@ def translated_texts(
 
 
 def is_doubtful(translation: Translation) -> bool:
-    """Whether the model should not be trusted with an output, if it knows."""
+    """Whether the model's confidence in an output is too low. False if it has no confidence."""
     return translation.confidence is not None and translation.confidence < DOUBTFUL
 
 

@@ -111,7 +111,7 @@ class Paragraph:
     text: str = ""
     nodes: list[Atom | Element] = field(default_factory=list)
     folds: list[tuple[int, Markup]] = field(default_factory=list)
-    spaces: list[tuple[int, str]] = field(default_factory=list)  # those of which browsers show more than one space
+    spaces: list[tuple[int, str]] = field(default_factory=list)  # white space that browsers show as more than one space
     written: dict[str, str] = field(default_factory=dict)  # characters that were entities in the source
 
 
@@ -145,7 +145,7 @@ def _unpaired(tokens: Sequence[Token]) -> list[int]:
         elif token.kind == "open":
             opened.append(index)
         elif token.kind == "close":
-            if all(tokens[each].name != token.name for each in opened):
+            if all(tokens[start].name != token.name for start in opened):
                 unpaired.append(index)
                 continue
             while tokens[last := opened.pop()].name != token.name:
@@ -230,13 +230,17 @@ def joined_kept_words(tokens: Iterable[Token]) -> list[Token]:
     for token in tokens:
         if _is_kept(token):
             between = runs.pop() if len(runs) > 1 and runs[-1][0].kind == "text" else []
-            if runs and _is_kept(runs[-1][0]) and not any(_divides(each) for text in between for each in text.plain):
+            if (
+                runs
+                and _is_kept(runs[-1][0])
+                and not any(_divides(letter) for text in between for letter in text.plain)
+            ):
                 runs[-1] += [*between, token]
                 continue
             runs += [between] * bool(between)
         if token.raw:
             runs.append([token])
-    joined = [replace(run[0], raw="".join(each.raw for each in run)) if len(run) > 1 else run[0] for run in runs]
+    joined = [replace(run[0], raw="".join(part.raw for part in run)) if len(run) > 1 else run[0] for run in runs]
     _take_commas(joined)
     return joined
 
@@ -290,7 +294,7 @@ class _Builder:
     def add_text(self, text: str) -> None:
         for part in re.findall(r"\s+|\S+", text):
             if _FIXED_SPACE.search(part):
-                self._space = "".join(self.paragraph.written.get(each, each) for each in part)
+                self._space = "".join(self.paragraph.written.get(character, character) for character in part)
             elif part.isspace():
                 self._space = self._space or " "
             else:

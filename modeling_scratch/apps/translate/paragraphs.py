@@ -35,7 +35,7 @@ class Translated:
     Args:
         links: pairs of a source word and a target word. Empty if unknown.
         starts: for each sentence of a paragraph, its first source word and its first target word. Empty if unknown.
-        is_doubtful: whether the model should not be trusted with it.
+        is_doubtful: whether the model's confidence in it is too low, or it was cut.
     """
 
     text: str
@@ -69,7 +69,7 @@ def cut(text: str, language: str | None, kept: KeptWords = KEPT) -> list[Piece]:
         before, _, after = text.partition(whole) if whole else (text, "", "")
         return [Piece(before, whole, after)]
     # sentencex fails on some white space, such as a no-break space before a full stop. This copy has the same length.
-    plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in kept.masked(text))
+    plain = re.sub(r"[^\S\n\r\t]", " ", kept.masked(text))
     pieces, start = [], 0
     for part in _rejoined(_segments(plain, base_language(language)), base_language(language)):
         begins, follows = text[start - 1 : start] in ("", "\n"), text[start - 1 : start].strip() != ""
@@ -155,18 +155,18 @@ class Paragraphs:
     @staticmethod
     def _joined(row: list[Piece], found: Iterator[Translated], language: str) -> Translated:
         translations = [next(found) if piece.sentence else Translated("") for piece in row]
-        written = _spaced(row, [each.text for each in translations], language)
+        written = _spaced(row, [translation.text for translation in translations], language)
         starts = list(zip(_first_words(row), _first_words(written), strict=True))
         links = [
             (source + first_source, target + first_target)
-            for (first_source, first_target), each in zip(starts, translations, strict=True)
-            for source, target in each.links
+            for (first_source, first_target), translation in zip(starts, translations, strict=True)
+            for source, target in translation.links
         ]
         if links:  # untranslated words are linked to themselves
             for (first_source, first_target), piece in zip(starts, row, strict=True):
                 words = range(0 if piece.sentence else len(piece.before.split()))
                 links += [(first_source + word, first_target + word) for word in words]
-        is_doubtful = any(each.is_doubtful for each in translations)
+        is_doubtful = any(translation.is_doubtful for translation in translations)
         return Translated("".join(map("".join, written)), links, starts, is_doubtful)
 
 

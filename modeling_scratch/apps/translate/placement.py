@@ -1,4 +1,4 @@
-"""Places a paragraph's markup in its translation, around the words that translate those it enclosed."""
+"""Places a paragraph's markup in its translation, around the translations of the words that it enclosed."""
 
 import re
 import unicodedata
@@ -23,8 +23,8 @@ def placed(paragraph: Paragraph, translated: Translated, write: Write, raw: Call
     A translated paragraph with its markup.
 
     Each element goes around one run of words, so that it occurs once and crosses no other element: the longest run of
-    words linked to those that it enclosed, with unlinked words between them if need be. If there are no links, words at
-    the same relative positions are linked.
+    words linked to the words that it enclosed. It may contain words without links. If there are no links at all, words
+    at the same relative positions are linked.
 
     Args:
         write: escapes text.
@@ -57,8 +57,8 @@ def _without_marks(text: str, low: int, high: int) -> tuple[int, int]:
 def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
     """The index, at least `first`, of the number nearest to `wanted` in a sorted list; None if there is none."""
     index = bisect_left(numbers, wanted, first)
-    near = [each for each in (index - 1, index) if first <= each < len(numbers)]
-    return min(near, key=lambda each: abs(numbers[each] - wanted), default=None)
+    near = [place for place in (index - 1, index) if first <= place < len(numbers)]
+    return min(near, key=lambda place: abs(numbers[place] - wanted), default=None)
 
 
 class _Placement:
@@ -145,9 +145,7 @@ class _Placement:
             self._place(element.nodes, run, (begin, done), enclosed[index])
 
     def _longest_run(self, sources: range, free: list[int]) -> tuple[int, int] | None:
-        """
-        The run of free target words with the most links to the source words, in which no word is linked only to others.
-        """
+        """The run of free target words with the most links to these source words, and no word linked only to others."""
         linked = sorted({word for source in sources for word in self.targets_of.get(source, ())})
         best, most, count, start, last = None, 0, 0, 0, -1
         for word in linked:
@@ -178,8 +176,8 @@ class _Placement:
         near = self.linked_sources[max(index - 1, 0) : index + 1]
         if not near:
             return 0
-        least = min(abs(each - source_word) for each in near)
-        words = set().union(*(self.targets_of[each] for each in near if abs(each - source_word) == least))
+        least = min(abs(word - source_word) for word in near)
+        words = set().union(*(self.targets_of[word] for word in near if abs(word - source_word) == least))
         return max(words) if is_last else min(words)
 
     def _characters(self, element: Element, start: int, end: int, least: int, greatest: int) -> tuple[int, int]:
@@ -291,7 +289,7 @@ class _Placement:
                 self.spaces[position - 1] = node.space_before
             positions.append((position, order, node, is_before))
         parts, done = [], low
-        for position, _, node, is_before in sorted(positions, key=lambda each: each[:2]):
+        for position, _, node, is_before in sorted(positions, key=lambda item: item[:2]):
             position = max(position, done)  # an element without words may lie within another
             parts.append(self._text(done, position, within))
             done = position
@@ -326,7 +324,7 @@ class _Placement:
         opening, closing = self.raw(element.open), self.raw(element.close)
         beside = self.target[low - 1 : low] + self.target[high : high + 1]
         if set(opening) == {"_"} and any(map(str.isalnum, beside)):  # within a word, where Markdown requires *
-            opening = closing = "" if any("*" in self.raw(each.open) for each in within) else "*" * len(opening)
+            opening = closing = "" if any("*" in self.raw(outer.open) for outer in within) else "*" * len(opening)
         return opening + inner + closing
 
     def _text(self, low: int, high: int, within: list[Element]) -> str:
@@ -347,20 +345,20 @@ class _Placement:
 
     def _placed_spaces(self) -> dict[int, str]:
         """
-        White space of which browsers show more than one space, by the position of the target space that it replaces:
-        the one between the translations of the words beside it or, if they are apart, after that of the first.
+        White space that browsers show as more than one space, by the position of the target space that it replaces: the
+        one between the translations of the words beside it or, if these are apart, after the translation of the first.
         """
         pairs = enumerate(zip(self.target_words, self.target_words[1:], strict=False))
         possible = [word for word, ((_, end), (start, _)) in pairs if start == end + 1]
         wanted: list[tuple[int, str]] = []
         for at, space in self.paragraph.spaces:
             number = bisect_left(self.source_words, at, key=lambda span: span[0]) - 1
-            before, after = (self.targets_of.get(each, set()) for each in (number, number + 1))
+            before, after = (self.targets_of.get(word, set()) for word in (number, number + 1))
             between = [word for word in before if word + 1 in after] + [word for word in after if word + 1 in before]
             wanted.append((min(between, default=self._target_of(number, is_last=True)), space))
         spaces: dict[int, str] = {}
         index = -1
-        for word, space in sorted(wanted, key=lambda each: each[0]):
+        for word, space in sorted(wanted, key=lambda pair: pair[0]):
             index = _nearest(possible, word, index + 1)
             if index is None:
                 break  # there are fewer words
@@ -463,7 +461,7 @@ class PlainTexts:
         return replace(translated, text=found.text, links=found.links(links))
 
     def restore(self, index: int, translated: Translated) -> Restored:
-        """The same with the places of all words, for a text with kept words and others."""
+        """As `restored`, with the places of all words. The text must have kept words and other words."""
         paragraph = self._paragraphs[index]
         numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}
         read = [(part.raw, numbers.get(id(part))) for part in self._parts[index]]

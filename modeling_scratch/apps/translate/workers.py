@@ -138,7 +138,7 @@ class Pool:
     ) -> Iterator[Translations]:
         found = [self.submit(translator, batch, settings) for batch in batches]
         try:
-            yield from (each.result() for each in found)
+            yield from (future.result() for future in found)
         except BaseException as error:
             self.close()  # do not wait for the other batches
             if isinstance(error, WorkerLost):

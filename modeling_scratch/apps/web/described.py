@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def read_origin(name: str, config: "PreTrainedConfig", license: str | None = None) -> dict[str, Any]:
     """
-    What a model is for, and what its run recorded about it.
+    What a model is for, and what its run's folder says about it.
 
     Args:
         name: the folder or Hub name of the model.

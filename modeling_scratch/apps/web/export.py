@@ -199,5 +199,5 @@ def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool)
     weights = "8-bit weights" if is_quantized else "32-bit weights"
     return [
         ("Model", f"Transformer with {count:,} parameters, {weights}"),
-        ("Runs on", ", ".join(f"{each.name} {each.version} ({each.license})" for each in PACKAGES)),
+        ("Runs on", ", ".join(f"{package.name} {package.version} ({package.license})" for package in PACKAGES)),
     ]

@@ -42,10 +42,10 @@ def language_table(tag: str) -> dict[str, Any] | None:
         return None
     languages = sorted({*_LANGUAGES.split(), source})
     sequences = _sequences(model)
-    columns = [[place for place, each in enumerate(model.nb_classes) if each == one] for one in languages]
-    logs = np.stack([model.nb_ptc[:, each].max(axis=1) for each in columns], axis=1).astype(np.float64)
+    columns = [[place for place, known in enumerate(model.nb_classes) if known == language] for language in languages]
+    logs = np.stack([model.nb_ptc[:, column].max(axis=1) for column in columns], axis=1).astype(np.float64)
     shares = np.exp(logs) / np.exp(logs).sum(axis=0)  # (sequences, languages)
-    chosen = _most_telling(shares, [len(each) for each in sequences])
+    chosen = _most_telling(shares, [len(sequence) for sequence in sequences])
     of_chosen = np.log(_added_up(shares, sequences, chosen) + _LEAST)
     base = np.sort(of_chosen, axis=1)[:, -1 - _MOST_LANGUAGES, None]
     levels = np.clip(np.round((of_chosen - base) / _STEP), 0, _LEVELS).astype(int)
@@ -92,8 +92,8 @@ def _most_telling(shares: np.ndarray, lengths: list[int]) -> list[int]:
 
 
 def _added_up(shares: np.ndarray, sequences: list[bytes], chosen: list[int]) -> np.ndarray:
-    """The shares of the chosen sequences, each with those of the longer ones in whose place it is counted."""
-    places = {sequences[each]: place for place, each in enumerate(chosen)}
+    """The shares of the chosen sequences. Another sequence counts for the longest chosen one with which it ends."""
+    places = {sequences[number]: place for place, number in enumerate(chosen)}
     found = np.zeros((len(chosen), shares.shape[1]))
     for sequence, row in zip(sequences, shares, strict=True):
         ends = (sequence[start:] for start in range(len(sequence)))

@@ -35,7 +35,7 @@ def facts_of(folder: Path, run: RunRecords | None, license: str | None = None) -
     facts = []
     if run is not None:
         found = [run.provenance(), *run.mixed()]
-        facts.append(("Trained on", ", ".join(dict.fromkeys(each.dataset_name for each in found))))
+        facts.append(("Trained on", ", ".join(dict.fromkeys(provenance.dataset_name for provenance in found))))
         for record in run.scored:
             scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
             facts.append((f"Scores on {scored_set(record)}", scores))

@@ -82,8 +82,8 @@ def licenses() -> str:
     # The npm package onnxruntime-web contains no license file; the Python package of the same project does.
     folders = (files("onnxruntime"), cache_folder())
     texts = [(folder / "LICENSE").read_text(encoding="utf-8") for folder in folders]
-    named = zip(PACKAGES, texts, strict=True)
-    return "\n".join(f"{each.name} {each.version}: {each.license} license\n\n{text}" for each, text in named)
+    titles = (f"{package.name} {package.version}: {package.license} license" for package in PACKAGES)
+    return "\n".join(f"{title}\n\n{text}" for title, text in zip(titles, texts, strict=True))
 
 
 def _npm() -> str:

@@ -28,7 +28,7 @@ _LINK_TO_STYLE, _LINK_TO_SCRIPT = f'<link rel="stylesheet" href="{STYLE}">', f'<
 
 def page_file(name: str) -> str:
     """A file of the page. Its script is one file with all modules, since a page opened from disk cannot import any."""
-    text = "\n".join(_source(each).decode() for each in (_SCRIPTS if name == SCRIPT else (name,)))
+    text = "\n".join(_source(file).decode() for file in (_SCRIPTS if name == SCRIPT else (name,)))
     return re.sub(r"^import .*\n|^export ", "", text, flags=re.MULTILINE) if name == SCRIPT else text
 
 
@@ -55,7 +55,7 @@ def write_folder(parts: Path, described: dict[str, Any], folder: Path) -> None:
     )
     shared, first, *others = ([*part["files"].values()] for part in _parts_of(described))
     wasm = described["shared"]["files"][described["shared"]["wasm"]]
-    links = [f'<link rel="preload" as="fetch" crossorigin href="{each}">' for each in (model, wasm)]
+    links = [f'<link rel="preload" as="fetch" crossorigin href="{path}">' for path in (model, wasm)]
     links += [f'<link rel="manifest" href="{manifest}">', f'<link rel="apple-touch-icon" href="{own[_TOUCH_ICON]}">']
     replaced = {
         f'data-model="{MODEL}"': f'data-model="{model}"',
@@ -97,7 +97,7 @@ def check_is_page(path: Path) -> None:
         strange = [] if _EMBEDDED in path.read_text(encoding="utf-8", errors="replace") else [path]
     else:
         written = {path / name for name in (*_written_names(path / _OFFLINE), *_OF_GITHUB_PAGES)}
-        strange = [each for each in sorted(path.rglob("*")) if not each.is_dir() and each not in written]
+        strange = [file for file in sorted(path.rglob("*")) if not file.is_dir() and file not in written]
     if strange or path.is_symlink():
         found = path.name if not strange else strange[0]
         raise UserError(f"--overwrite: {found} is not of a page that scratch export web wrote; choose another name")
@@ -106,7 +106,7 @@ def check_is_page(path: Path) -> None:
 def _written_names(worker: Path) -> list[str]:
     """The files of a page, by its service worker; none if that was not written here."""
     lists = _WORKER.search(worker.read_text(encoding="utf-8", errors="replace") if worker.is_file() else "")
-    return [PAGE, _OFFLINE, *(name for each in lists.groups() for name in json.loads(each))] if lists else []
+    return [PAGE, _OFFLINE, *(name for group in lists.groups() for name in json.loads(group))] if lists else []
 
 
 def keep_files_of_github_pages(old: Path, new: Path) -> None:
@@ -130,7 +130,7 @@ def _parts_of(described: dict[str, Any]) -> list[dict[str, Any]]:
 def _manifest(described: dict[str, Any], icons: dict[str, str]) -> dict[str, Any]:
     """The manifest with which browsers install the page as an app."""
     directions = described["directions"]
-    sides = dict.fromkeys(side for each in directions for side in each["sides"])
+    sides = dict.fromkeys(side for direction in directions for side in direction["sides"])
     return {
         "name": directions[0]["title"] if len(directions) == 1 else " and ".join(sides),
         "start_url": "./",

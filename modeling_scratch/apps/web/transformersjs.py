@@ -189,7 +189,7 @@ class BatchDecoderGraph(DecoderGraph):
 
 def cache_names(prefix: str, layers: int) -> list[str]:
     """The names of the decoder's cache tensors. The prefix of inputs is past_key_values, that of outputs present."""
-    return [f"{prefix}.{layer}.decoder.{each}" for layer in range(layers) for each in ("key", "value")]
+    return [f"{prefix}.{layer}.decoder.{part}" for layer in range(layers) for part in ("key", "value")]
 
 
 @torch.no_grad()

@@ -97,7 +97,7 @@ def opus_folder(tmp_path_factory):
 def run_folder(folder, tokenizers: int):
     """A folder like that of a run, with separate embeddings and one tokenizer or two."""
     languages = [("en", "de")] if tokenizers == 1 else [("en",), ("de",)]
-    made = [train_tokenizer(iter([[pair[each] for pair in PAIRS for each in group]]), 300) for group in languages]
+    made = [train_tokenizer(iter([[pair[side] for pair in PAIRS for side in group]]), 300) for group in languages]
     sizes = {"vocab_size": len(made[0]), "decoder_vocab_size": len(made[1]) + 3 if tokenizers == 2 else None}
     model = scratch(**sizes, share_encoder_decoder_embeddings=False)
     model.generation_config.update(max_new_tokens=10, no_repeat_ngram_size=1)

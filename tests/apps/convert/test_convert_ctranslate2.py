@@ -110,7 +110,7 @@ def test_a_converted_run_translates_as_generate_does(trained, tmp_path):
     greedily = partial(model.double().generate, **batch, num_beams=1, max_new_tokens=8)
     expected, sure = greedily(), decided(greedily, 1e-3).tolist()
     found = ctranslate2.Translator(str(out)).translate_batch(tokens, beam_size=1, max_decoding_length=8)
-    found_ids = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    found_ids = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
     special = {model.config.pad_token_id, model.config.eos_token_id, model.config.decoder_start_token_id}
     for row, other in compress(zip(expected.tolist(), found_ids, strict=True), sure):
         assert [token for token in row if token not in special] == [token for token in other if token not in special]
@@ -216,10 +216,10 @@ def test_a_search_that_finds_other_translations_or_scores_is_announced(settings,
     model = make_model(**SHALLOW)
     model.generation_config = GenerationConfig(**SEARCH | settings)
     write_settings(model, vocabularies(model.config)[1], tmp_path)
-    found = [each.getMessage() for each in caplog.records if each.name.startswith("modeling_scratch")]
+    found = [logged.getMessage() for logged in caplog.records if logged.name.startswith("modeling_scratch")]
     assert len(found) == bool(words)
-    assert all(each in found[0] for each in words)
-    assert any("may win" in each for each in found) == (bool(words) and settings.get("num_beams") != 1)
+    assert all(word in found[0] for word in words)
+    assert any("may win" in message for message in found) == (bool(words) and settings.get("num_beams") != 1)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int16", "bfloat16"])

@@ -53,7 +53,7 @@ def test_logits_and_config_are_equal(pair):
 @pytest.mark.parametrize("pair", ["opus", "two vocabularies"], indirect=True)
 def test_generated_tokens_and_scores_are_equal(pair, decoding):
     outputs = []
-    for model in (copy.deepcopy(each).double() for each in pair):
+    for model in (copy.deepcopy(original).double() for original in pair):
         torch.manual_seed(4)
         returned = {"output_scores": True, "return_dict_in_generate": True}
         outputs.append(model.generate(**batch(pair[0]), **decoding, **returned))
@@ -108,9 +108,9 @@ def test_dtype_mode_and_generation_settings_are_kept(tmp_path):
     reloaded = load_translator(str(tmp_path))
     assert reloaded.dtype == torch.float16
     assert identical(reloaded, converted)
-    for each in (converted, back, reloaded):
-        assert each.generation_config.to_dict() == model.generation_config.to_dict()
-        assert each.generation_config is not model.generation_config
+    for result in (converted, back, reloaded):
+        assert result.generation_config.to_dict() == model.generation_config.to_dict()
+        assert result.generation_config is not model.generation_config
     double = marian().double()
     inputs = batch(double) | {"decoder_input_ids": torch.arange(1, 7).view(3, 2)}
     difference = double(**inputs).logits - from_marian(double)(**inputs).logits

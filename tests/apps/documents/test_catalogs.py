@@ -210,7 +210,7 @@ def capitals(text: str, format: str, target: str | None = "de") -> str:
 
 
 def _in_capitals(paragraphs):
-    return [always(each.upper())([each])[0] for each in paragraphs]
+    return [always(paragraph.upper())([paragraph])[0] for paragraph in paragraphs]
 
 
 # -- what is translated, and what stays --------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_plural_forms_are_those_of_gettext(language, tmp_path):
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     declared = [polib.pofile(f"\n{text}").metadata["Plural-Forms"] for text in (made, capitals(PO, "po", language))]
     numbers, functions = zip(
-        *(re.fullmatch(r"nplurals=(\d); plural=(.*);", each).groups() for each in declared), strict=True
+        *(re.fullmatch(r"nplurals=(\d); plural=(.*);", declaration).groups() for declaration in declared), strict=True
     )
     assert numbers[0] == numbers[1]
     first, second = map(gettext.c2py, functions)
@@ -458,7 +458,7 @@ def test_xliff_1_sources_without_a_target_get_one():
     assert without == XLIFF_1.replace('<target state="new"/>', "").replace(
         'original="x"', 'original="x" target-language="de"'
     )
-    assert [each.getparent().get("id") for each in etree.fromstring(found.encode()).iter("{*}target")] == [
+    assert [element.getparent().get("id") for element in etree.fromstring(found.encode()).iter("{*}target")] == [
         "a",
         "b",
         "d",
@@ -492,7 +492,7 @@ def test_xliff_2_segments_without_a_target_get_one():
     found = capitals(XLIFF_2, "xliff", "pt_BR")
     assert re.findall(r"<x:target>(.*?)</x:target>", found) == [*TARGETS_2, "Ja"]
     segments = etree.fromstring(found).iter("{*}segment")
-    assert [each.get("state") for each in segments] == ["translated", "translated", "final", None]
+    assert [segment.get("state") for segment in segments] == ["translated", "translated", "final", None]
     assert re.sub(r"(\n +)?<x:target>[A-Z].{5,}?</x:target>", "", found) == (
         XLIFF_2.replace('trgLang=""', 'trgLang="pt-BR"')
         .replace("<x:segment>\n", '<x:segment state="translated">\n')
@@ -657,11 +657,11 @@ def _po(text: str) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    return [re.sub(r"\\(.)", r"\1", each.text) for each in etree.fromstring(text.encode()).iter("string")]
+    return [re.sub(r"\\(.)", r"\1", string.text) for string in etree.fromstring(text.encode()).iter("string")]
 
 
 def _targets(text: str) -> list[str]:
-    return [each.text for each in etree.fromstring(text.encode()).iter("target")]
+    return [element.text for element in etree.fromstring(text.encode()).iter("target")]
 
 
 READ = {
@@ -704,8 +704,8 @@ def _json_structure(text: str):
 
 def _xml_structure(text: str):
     tree = etree.fromstring(text.encode())
-    for each in tree.iter():
-        each.text, each.tail = each.text and each.text.strip() and "x", None
+    for element in tree.iter():
+        element.text, element.tail = element.text and element.text.strip() and "x", None
     return etree.tostring(tree)
 
 

@@ -300,7 +300,7 @@ def tags(page: str) -> list:
     extensions += [f"pymdownx.{name}" for name in ("mark", "tabbed", "tasklist", "tilde")]
     tree = html.fromstring(f"<main>{markdown(page, extensions=extensions)}</main>")
     readable = ("alt", "label", "title")
-    return [(each.tag, sorted(item for item in each.items() if item[0] not in readable)) for each in tree.iter()]
+    return [(node.tag, sorted(item for item in node.items() if item[0] not in readable)) for node in tree.iter()]
 
 
 def tokens(page: str) -> list:
@@ -310,11 +310,11 @@ def tokens(page: str) -> list:
         parser.use(plugin)
     parser.use(footnote_plugin).use(sub_plugin).use(superscript_plugin)
     parser.use(container_plugin, "any", validate=lambda *_: True)
-    found = [each for block in parser.parse(page) for each in (block, *(block.children or ()))]
+    found = [token for block in parser.parse(page) for token in (block, *(block.children or ()))]
     return [
-        (each.type, each.markup, sorted(item for item in each.attrs.items() if item[0] not in ("alt", "title")))
-        for each in found
-        if each.type not in ("text", "text_special", "softbreak", "entity")
+        (token.type, token.markup, sorted(item for item in token.attrs.items() if item[0] not in ("alt", "title")))
+        for token in found
+        if token.type not in ("text", "text_special", "softbreak", "entity")
     ]
 
 
@@ -330,7 +330,7 @@ def test_all_text_is_translated_and_everything_else_stays(name):
     found, paragraphs = changed(page, "markdown", str.upper)
     assert found.lower() == page.lower()
     assert found.count("Kept") == page.count("Kept")
-    assert sorted(each.lower() for each in paragraphs) == sorted(read.split("|"))
+    assert sorted(paragraph.lower() for paragraph in paragraphs) == sorted(read.split("|"))
 
 
 @pytest.mark.parametrize("name", PAGES)

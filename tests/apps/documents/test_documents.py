@@ -49,11 +49,11 @@ def test_byte_order_mark_and_line_ends_stay(format):
 def test_byte_order_mark_and_line_ends_stay_in_catalogs(format):
     texts = ["One line", "and more."]
     files = [catalog(format, texts), catalog(format, texts, ["ONE LINE", "AND MORE."])]
-    text, expected = (f"{each}\n" for each in files)
+    text, expected = (f"{content}\n" for content in files)
     for ends in (
-        lambda each: "\ufeff" + each.replace("\n", "\r\n"),
-        lambda each: each.replace("\n", "\r\n").replace("\r\n", "\n", 1),
-        lambda each: each.replace("\n", "\r").replace("\r", "\n", 1),
+        lambda content: "\ufeff" + content.replace("\n", "\r\n"),
+        lambda content: content.replace("\n", "\r\n").replace("\r\n", "\n", 1),
+        lambda content: content.replace("\n", "\r").replace("\r", "\n", 1),
     ):
         assert changed(ends(text), format, str.upper)[0] == ends(expected)
 
@@ -122,7 +122,7 @@ def test_reading_takes_time_in_proportion_to_the_text(reader):
     texts |= hostile_files(reader)
     if reader in CUES:  # a tag may begin anywhere and end far away
         begins = CUES[reader]
-        texts |= {f"<{each}": lambda size, each=each: f"{begins}<{each * (10 * size)}x\n" for each in (" ", "a", " <")}
+        texts |= {f"<{part}": lambda size, part=part: f"{begins}<{part * (10 * size)}x\n" for part in (" ", "a", " <")}
     assert not [pattern for pattern, text in texts.items() if is_slow(text)]
 
 
@@ -178,7 +178,7 @@ def test_marks_stay_with_their_sentence(format, text, is_reversed):
     written = translate_document(text, format, lambda given: translate_paragraphs(given, translate, "en", "en"))
     if is_reversed:
         marks = re.compile(r"`[^`]*`|!\[x\]\(y\)|\[\^2\]|<kbd>.*?</kbd>|<sup>.*?</sup>|\d|http://x\.org/a")
-        text, written = (re.sub(r"[^.!?@]", "", marks.sub("@", each)) for each in (text, written))
+        text, written = (re.sub(r"[^.!?@]", "", marks.sub("@", version)) for version in (text, written))
     assert written == text
 
 
@@ -203,7 +203,7 @@ def test_markup_is_well_formed_with_any_links(seed):
 
     page = f"<p>{inline(2)} w {inline(3)} {inline(1)}</p>"
     found = etree.fromstring(translate_document(page, "html", translate))
-    tags = [sorted((each.tag, each.get("n", "")) for each in tree.iter()) for tree in (found, etree.fromstring(page))]
+    tags = [sorted((node.tag, node.get("n", "")) for node in tree.iter()) for tree in (found, etree.fromstring(page))]
     assert tags[0] == tags[1]
     etree.strip_elements(found, "code", with_tail=False)
     numbers = [int(number) for number in re.findall(r"x(\d+)", "".join(found.itertext()))]

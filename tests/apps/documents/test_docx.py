@@ -29,14 +29,14 @@ BOLD = "<w:rPr><w:b/></w:rPr>"
 def written(short: str) -> str:
     """A paragraph in XML. In short, text is a run, [text] is a bold run, and {markup} is markup."""
 
-    def part(each: str) -> str:
-        if each[0] == "{":
-            return each[1:-1]
-        properties, text = (BOLD, each[1:-1]) if each[0] == "[" else ("", each)
+    def part(token: str) -> str:
+        if token[0] == "{":
+            return token[1:-1]
+        properties, text = (BOLD, token[1:-1]) if token[0] == "[" else ("", token)
         return f'<w:r>{properties}<w:t xml:space="preserve">{text}</w:t></w:r>'
 
     parts = re.split(r"(\{[^}]*\}|\[[^]]*\])", short)
-    return f"<w:p>{''.join(part(each) for each in parts if each)}</w:p>"
+    return f"<w:p>{''.join(part(token) for token in parts if token)}</w:p>"
 
 
 def run(inner: str) -> str:
@@ -141,7 +141,7 @@ def test_a_table_of_contents_stays_a_field_over_several_paragraphs():
     found, read = changed(document, "docx", str.upper)
     assert read == ["One two", "three four", "5"]
     assert body("docx", found) == "".join(
-        written(each.replace("One two", "ONE TWO").replace("three four", "THREE FOUR")) for each in entries
+        written(entry.replace("One two", "ONE TWO").replace("three four", "THREE FOUR")) for entry in entries
     )
 
 
@@ -212,7 +212,7 @@ READ = [
 
 def parts(document: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(document)) as found:
-        return {each.filename: found.read(each) for each in found.infolist()}
+        return {entry.filename: found.read(entry) for entry in found.infolist()}
 
 
 def blanked(part: bytes) -> bytes:
@@ -226,16 +226,16 @@ def blanked(part: bytes) -> bytes:
     for first in list(tree.iter(f"{W}r")):
         second = first.getnext()
         while second is not None and second.tag == first.tag and _format(second) == _format(first):
-            for each in [each for each in second if each.tag != f"{W}rPr"]:
-                if each.tag != f"{W}t" or first[-1].tag != f"{W}t":
-                    first.append(each)
+            for child in [child for child in second if child.tag != f"{W}rPr"]:
+                if child.tag != f"{W}t" or first[-1].tag != f"{W}t":
+                    first.append(child)
             second.getparent().remove(second)
             second = first.getnext()
     return etree.tostring(tree, method="c14n")
 
 
 def _format(run) -> bytes:
-    return b"".join(etree.tostring(each) for each in run.findall(f"{W}rPr"))
+    return b"".join(etree.tostring(properties) for properties in run.findall(f"{W}rPr"))
 
 
 def test_only_text_changes(report):
@@ -261,13 +261,13 @@ def test_its_own_library_reads_the_translation(report):
     assert runs[:2] == [("TRUE. & 5 < 3 IS IT ", None, None), ("BOOK. RED", None, True)]
     assert runs[2:5] == [(" A CHILD THE ", None, None), ("GIVES", True, None), (" MAN OLD THE", None, None)]
     assert found.paragraphs[1].runs[1].font.color.rgb == RGBColor(255, 0, 0)
-    assert [each.style.name for each in found.paragraphs[2:4]] == ["List Number"] * 2
+    assert [paragraph.style.name for paragraph in found.paragraphs[2:4]] == ["List Number"] * 2
     assert found.tables[0].cell(1, 1).tables[0].cell(0, 0).text == "WITHIN TABLE A"
     assert found.sections[0].header.paragraphs[0].text == "HEADER A\tRIGHT"
-    assert [each.text for each in found.comments] == ["IT ABOUT REMARK A"]
+    assert [comment.text for comment in found.comments] == ["IT ABOUT REMARK A"]
     assert (found.core_properties.title, found.core_properties.author) == ("REPORT SHORT A", "Ann Author")
     languages = found.styles.element.findall(f".//{W}lang")
-    assert [each.get(f"{W}val") for each in languages] == ["de-AT"]
+    assert [language.get(f"{W}val") for language in languages] == ["de-AT"]
 
 
 def test_translations_cannot_break_the_markup():
@@ -301,11 +301,11 @@ def test_markup_is_well_formed_with_any_links(seed):
     for _ in range(20):
         before = written(f"w {inline(2)} w {inline(2)}")
         after = body("docx", translate_document(archive("docx", before), "docx", translate))
-        trees = [etree.fromstring(f'<w:a xmlns:w="{W[1:-1]}">{each}</w:a>') for each in (before, after)]
+        trees = [etree.fromstring(f'<w:a xmlns:w="{W[1:-1]}">{version}</w:a>') for version in (before, after)]
         names = {f"{W}{name}" for name in ("r", "t", "rPr", "b")}
-        found = [Counter(each.tag for each in tree.iter() if each.tag not in names) for tree in trees]
+        found = [Counter(element.tag for element in tree.iter() if element.tag not in names) for tree in trees]
         assert found[0] == found[1]
-        assert all(each.getparent().tag == f"{W}r" for each in trees[1].iter(f"{W}t"))
+        assert all(text.getparent().tag == f"{W}r" for text in trees[1].iter(f"{W}t"))
         numbers = re.findall(r"x(\d+)", "".join(trees[1].itertext()))
         assert all(int(two) in (0, int(one) + 1) for one, two in itertools.pairwise(numbers))
 
@@ -315,5 +315,5 @@ def test_special_characters_stay_where_their_words_stay():
     document = archive("docx", written("One" + "".join(f"{run(f'<w:{name}/>')}two" for name in names)))
     found, read = changed(document, "docx")
     assert read == ["One-twotwo", *["two"] * 3, "twotwotwotwotwo"]
-    parts = [re.findall(r"<w:(\w+)/>|>(\w+)<", body("docx", each)) for each in (document, found)]
+    parts = [re.findall(r"<w:(\w+)/>|>(\w+)<", body("docx", version)) for version in (document, found)]
     assert parts[0] == parts[1]

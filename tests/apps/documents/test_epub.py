@@ -55,7 +55,7 @@ def unpacked(book: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(book)) as found:
         first = found.infolist()[0]
         assert (first.filename, first.compress_type, first.extra) == ("mimetype", zipfile.ZIP_STORED, b"")
-        return {each.filename: found.read(each) for each in found.infolist()}
+        return {entry.filename: found.read(entry) for entry in found.infolist()}
 
 
 def blanked(part: bytes) -> bytes:

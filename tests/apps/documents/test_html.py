@@ -129,7 +129,7 @@ def test_text_after_an_invalid_reference_is_still_parsed(text):
     page = f"<p>{text}</p><p>Hello <b>you</b></p><script>secret();</script><p>R&#D &#65;</p>"
     found, _ = changed(page, "html", str.upper)
     assert found.endswith("</p><p>HELLO <b>YOU</b></p><script>secret();</script><p>R&amp;#D A</p>")
-    first = [html.document_fromstring(each).find(".//p").text for each in (found, page)]
+    first = [html.document_fromstring(version).find(".//p").text for version in (found, page)]
     assert first[0] == first[1].upper()
 
 
@@ -178,7 +178,7 @@ def test_entities_comments_and_addresses_stay(page, expected):
 def test_white_space_that_browsers_show_stays_between_the_translations_of_its_words(page, reversed, format):
     if format == "markdown":
         page, reversed = (
-            each.removeprefix("<p>").replace("<p>", "\n\n").replace("</p>", "") for each in (page, reversed)
+            version.removeprefix("<p>").replace("<p>", "\n\n").replace("</p>", "") for version in (page, reversed)
         )
     assert changed(page, format, str.upper)[0].lower() == page
     assert translate_document(page, format, backwards) == reversed

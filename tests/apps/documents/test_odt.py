@@ -108,7 +108,7 @@ def report() -> bytes:
 def parts(document: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(document)) as found:
         assert (found.infolist()[0].filename, found.infolist()[0].compress_type) == ("mimetype", zipfile.ZIP_STORED)
-        return {each.filename: found.read(each) for each in found.infolist()}
+        return {entry.filename: found.read(entry) for entry in found.infolist()}
 
 
 def blanked(part: bytes) -> bytes:
@@ -146,9 +146,11 @@ def test_its_own_library_reads_the_translation(report):
     translated = translate_document(report, "odt", backwards, target="de-AT")
     found = odfdo.Document(io.BytesIO(translated))
     assert found.body.get_header(0).text == "CAT OLD THE"
-    assert [each.text for each in found.body.get_paragraphs()[0].get_spans()] == ["GIVES"]
-    assert [each.note_body for each in found.body.get_notes()] == ["IT ABOUT NOTE A"]
-    assert [(each.creator, each.note_body) for each in found.body.get_annotations()] == [("Ann Author", "REMARK A")]
+    assert [span.text for span in found.body.get_paragraphs()[0].get_spans()] == ["GIVES"]
+    assert [note.note_body for note in found.body.get_notes()] == ["IT ABOUT NOTE A"]
+    assert [(remark.creator, remark.note_body) for remark in found.body.get_annotations()] == [
+        ("Ann Author", "REMARK A")
+    ]
     assert found.body.get_table(0).get_value((0, 0)) == "CELL A"
     assert (found.meta.title, found.meta.creator) == ("REPORT SHORT A", "Ann Author")
     locales = re.findall(rb'fo:(language|country)="([^"]*)"', parts(translated)["styles.xml"])

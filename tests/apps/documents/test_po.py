@@ -48,7 +48,7 @@ needs_gettext = pytest.mark.skipif(not shutil.which("msgfmt"), reason="gettext i
 
 
 def in_capitals(paragraphs: list[str]) -> list[Translated]:
-    return [always(each.upper().replace("%D", "%d"))([each])[0] for each in paragraphs]
+    return [always(paragraph.upper().replace("%D", "%d"))([paragraph])[0] for paragraph in paragraphs]
 
 
 def message(text: str, flag: str = "") -> str:
@@ -107,12 +107,12 @@ def test_gettext_and_babel_accept_the_plural_forms_and_no_other_number_than_1_re
     text = translate_document(HEADER + PLURALS, "po", in_capitals, target=language)
     assert checked(text, tmp_path) == ""
     catalog = read_po(io.StringIO(text))
-    assert (catalog.fuzzy, [error for each in catalog for error in each.check(catalog)]) == (False, [])
+    assert (catalog.fuzzy, [error for entry in catalog for error in entry.check(catalog)]) == (False, [])
     with (tmp_path / "x.mo").open("rb") as file:
         found = gettext.GNUTranslations(file)
     shown = [found.ngettext("One dog slept.", "%d dogs slept.", number) for number in range(2_000)]
-    assert {number for number, each in enumerate(shown) if each == "ONE DOG SLEPT."} <= {1}
-    assert {each for number, each in enumerate(shown) if number != 1} == {"%d DOGS SLEPT."}
+    assert {number for number, form in enumerate(shown) if form == "ONE DOG SLEPT."} <= {1}
+    assert {form for number, form in enumerate(shown) if number != 1} == {"%d DOGS SLEPT."}
 
 
 def test_a_form_for_1_and_other_numbers_is_that_of_the_singular_if_it_shows_the_number():
@@ -165,9 +165,9 @@ def test_a_plural_without_its_number_stays_empty_where_a_form_is_for_1_and_other
 def test_only_a_placeholder_that_can_be_the_number_shows_it(flag, singular, plural, first):
     text = message(singular, flag).replace("msgstr", f'msgid_plural "{plural}"\nmsgstr[0]') + 'msgstr[1] ""\n'
     (entry,) = polib.pofile("\n" + translate_document(HEADER + text, "po", backwards, target="ru"))
-    found = [" ".join(sorted(each.upper().split())) for each in entry.msgstr_plural.values()]
+    found = [" ".join(sorted(form.upper().split())) for form in entry.msgstr_plural.values()]
     texts = {"singular": singular, "plural": plural}
-    wanted = [" ".join(sorted(texts[each].upper().split())) for each in (first, "plural", "plural") if first]
+    wanted = [" ".join(sorted(texts[name].upper().split())) for name in (first, "plural", "plural") if first]
     assert found == (wanted or ["", ""])
 
 
@@ -176,7 +176,7 @@ def test_the_rule_of_the_file_decides_what_its_plural_forms_stand_for():
         header = HEADER.replace("nplurals=INTEGER; plural=EXPRESSION", f"nplurals=2; plural=({rule})")
         written = polib.pofile("\n" + translate_document(header + PLURALS, "po", in_capitals, target="de"))
         forms = written[0].msgstr_plural
-        assert next((number for number, each in forms.items() if each == "ONE DOG SLEPT."), None) == singular
+        assert next((number for number, form in forms.items() if form == "ONE DOG SLEPT."), None) == singular
 
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
@@ -233,13 +233,13 @@ def test_the_placeholders_of_each_flag_of_gettext_stay(flag):
 def test_gettext_accepts_the_translations_of_all_its_flags_in_any_order(tmp_path):
     """Of those that gettext 0.21 does not know, the flag has no meaning to it."""
     text = HEADER
-    for flag, each in FLAGS.items():
-        for name, source in (("a", each), ("b", f"{each} and 100% clay")):
+    for flag, example in FLAGS.items():
+        for name, source in (("a", example), ("b", f"{example} and 100% clay")):
             text += f'#, {flag}-format\nmsgctxt "{flag} {name}"\n{message(source)}\n'
     written = translate_document(text, "po", backwards, target="de")
     assert checked(written, tmp_path) == ""
     empty = {entry.msgctxt for entry in polib.pofile("\n" + written) if not entry.msgstr}
-    assert {each for each in empty if each.endswith(" a")} <= {"go a"}  # its placeholders must keep their order
+    assert {name for name in empty if name.endswith(" a")} <= {"go a"}  # its placeholders must keep their order
 
 
 @pytest.mark.parametrize("flag", ["d-format", "c-format, cobol-format", "possible-d-format"])
@@ -386,7 +386,7 @@ def test_a_template_that_names_the_language_of_its_texts_gets_another():
 
 def test_doubtful_translations_are_fuzzy_and_counted(caplog):
     def translate(paragraphs):
-        return [Translated("" if "cat" in each else "x", is_doubtful="dog" in each) for each in paragraphs]
+        return [Translated("" if "cat" in text else "x", is_doubtful="dog" in text) for text in paragraphs]
 
     text = "\n".join(
         [message("A dog"), "#: a.c:1\n" + message("Two dogs", "no-wrap"), message("A bird"), message("A cat")]

@@ -60,17 +60,17 @@ def test_everything_but_the_text_of_cues_stays():
     assert (found, read) == (SUBTITLES, READ)
     reversed = translate_document(SUBTITLES, "vtt", backwards)
     assert frame(reversed) == frame(SUBTITLES)
-    tags, expected = (sorted(re.findall(r"<[^<>]*>|&\w+;", each)) for each in (reversed, SUBTITLES))
+    tags, expected = (sorted(re.findall(r"<[^<>]*>|&\w+;", version)) for version in (reversed, SUBTITLES))
     assert tags == expected
 
 
 def test_its_own_library_reads_the_translation():
     versions = SUBTITLES, changed(SUBTITLES, "vtt", str.upper)[0]
-    before, after = (webvtt.from_buffer(io.StringIO(each)) for each in versions)
+    before, after = (webvtt.from_buffer(io.StringIO(version)) for version in versions)
     for one, other in zip(before, after, strict=True):
         assert (one.start, one.end, one.identifier) == (other.start, other.end, other.identifier)
         assert (one.voice, unescape(one.text).upper()) == (other.voice, unescape(other.text))
-    assert [each.text for each in before.styles] == [each.text for each in after.styles]
+    assert [style.text for style in before.styles] == [style.text for style in after.styles]
 
 
 def test_times_of_words_stay_in_order():
@@ -161,9 +161,9 @@ def test_rolling_captions_are_read_once():
 
 def test_lines_of_rolling_captions_without_words_do_not_end_their_cues():
     found = translate_document(ROLLING, "vtt", always("Hund"))
-    assert [each.text.strip() for each in webvtt.from_buffer(io.StringIO(found))][:4] == ["Hund", "Hund", "Hund", ""]
-    assert [each.start for each in webvtt.from_buffer(io.StringIO(found))] == [
-        each.start for each in webvtt.from_buffer(io.StringIO(ROLLING))
+    assert [cue.text.strip() for cue in webvtt.from_buffer(io.StringIO(found))][:4] == ["Hund", "Hund", "Hund", ""]
+    assert [cue.start for cue in webvtt.from_buffer(io.StringIO(found))] == [
+        cue.start for cue in webvtt.from_buffer(io.StringIO(ROLLING))
     ]
 
 

@@ -261,7 +261,7 @@ def test_characters_that_no_font_has_are_a_warning(monkeypatch, tmp_path, caplog
 @separate
 def test_bad_input_is_one_line(arguments, message, folder, tmp_path):
     out = tmp_path / "pictures.svg"
-    arguments = [each.replace("MODEL", str(folder)).replace("FILES", str(tmp_path)) for each in arguments]
+    arguments = [argument.replace("MODEL", str(folder)).replace("FILES", str(tmp_path)) for argument in arguments]
     result = run(*arguments, "--out", out)
     assert result.exit_code == 2, result.output
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

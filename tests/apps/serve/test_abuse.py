@@ -46,7 +46,7 @@ def service(folder):
 
 def memory(service: psutil.Process) -> int:
     """Bytes of memory of a service and its processes; shared memory counts for each."""
-    return sum(each.memory_info().rss for each in (service, *service.children()))
+    return sum(process.memory_info().rss for process in (service, *service.children()))
 
 
 class Clients:
@@ -58,17 +58,17 @@ class Clients:
 
     def good(self):
         some = self.random.sample(SENTENCES, self.random.randint(1, 3))
-        text, right = (" ".join(map(each, some)) for each in (str, self.expected.get))
+        text, right = (" ".join(map(made, some)) for made in (str, self.expected.get))
         return post(self.url, {"q": text} | EN_DE) == (200, {"translatedText": right})
 
     def document(self):
         some = self.random.sample(SENTENCES, 30)
-        page, right = ("".join(f"<p>{made(each).strip()}</p>" for each in some) for made in (str, self.expected.get))
+        page, right = ("".join(f"<p>{made(text).strip()}</p>" for text in some) for made in (str, self.expected.get))
         return post(self.url, {"q": page, "format": "html"} | EN_DE) == (200, {"translatedText": right})
 
     def file(self):
         some = self.random.sample(SENTENCES, 3)
-        text, right = ("\n".join(map(each, some)) for each in (str, self.expected.get))
+        text, right = ("\n".join(map(made, some)) for made in (str, self.expected.get))
         url = self.url.replace("/translate", "/translate_file")
         status, answer = post(url, multipart(EN_DE, text.encode()), kind=PARTS)
         return status == 200 and get(answer["translatedFileUrl"]) == right
@@ -104,7 +104,7 @@ class Clients:
 
 def test_a_service_withstands_ten_thousand_requests(folder, service):
     url, process = service
-    expected = dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
+    expected = dict(zip(SENTENCES, (output["translation_text"] for output in load(folder)(SENTENCES)), strict=True))
     clients = Clients(url, expected)
     kinds = {"good": 73, "document": 1, "file": 1, "malformed": 10, "too_long": 10, "aborted": 5}
     drawn = clients.random.choices(list(kinds), kinds.values(), k=REQUESTS)

@@ -92,7 +92,7 @@ async def test_requests_take_turns_sentence_by_sentence():
         patch.setattr(batcher, "_LARGEST_BATCH", 1)
         async with Queue() as queue:
             await queue.begin("one")
-            requests = [await queue.enqueue(*each) for each in (["a1", "a2", "a3"], ["b1"], ["c1", "c2"])]
+            requests = [await queue.enqueue(*sentences) for sentences in (["a1", "a2", "a3"], ["b1"], ["c1", "c2"])]
             queue.engine.go.set()
             await asyncio.gather(*requests)
     assert queue.engine.batches == [["one"], ["a1"], ["b1"], ["c1"], ["a2"], ["c2"], ["a3"]]

@@ -55,7 +55,7 @@ def test_libretranslatepy(url, url_with_keys):
     client = libretranslatepy.LibreTranslateAPI(url)
     assert client.translate("A cat.", "en", "de") == "A CAT."
     assert client.detect("Der Lehrer gibt dem Kind heute ein Buch.")[0]["language"] == "de"
-    assert [each["code"] for each in client.languages()] == ["en", "de"]
+    assert [language["code"] for language in client.languages()] == ["en", "de"]
     assert libretranslatepy.LibreTranslateAPI(url_with_keys, "secret").translate("A cat.", "en", "de") == "A CAT."
 
 
@@ -79,19 +79,19 @@ def test_the_npm_package_translate(url, url_with_keys):
 
 
 def test_weblate(url):
-    assert [each["code"] for each in read(f"{url}/languages")] == ["en", "de"]
+    assert [language["code"] for language in read(f"{url}/languages")] == ["en", "de"]
     status, answer = post(f"{url}/translate", {"api_key": "", "q": ["A cat.", "A dog."]} | EN_DE)
     assert (status, answer["translatedText"]) == (200, ["A CAT.", "A DOG."])
 
 
 def test_mastodon(url, url_with_keys):
-    languages = {each["code"]: each["targets"] for each in read(f"{url}/languages", **{"Content-Type": JSON})}
+    languages = {row["code"]: row["targets"] for row in read(f"{url}/languages", **{"Content-Type": JSON})}
     assert languages == {"en": ["de"], "de": ["en"]}
     post_of_a_user = {"q": ["<p>The teacher gives the child a book.</p>", "A cat?"], "format": "html", "api_key": None}
     status, answer = post(f"{url}/translate", post_of_a_user | {"source": "auto", "target": "de"})
     assert status == 200
     assert answer["translatedText"] == ["<p>THE TEACHER GIVES THE CHILD A BOOK.</p>", "A CAT?"]
-    assert [each["language"] for each in answer["detectedLanguage"]] == ["en", "en"]
+    assert [detected["language"] for detected in answer["detectedLanguage"]] == ["en", "en"]
     # Anything but 403 and 429 means to it that the service is broken.
     assert post(f"{url_with_keys}/translate", post_of_a_user | EN_DE | {"api_key": "wrong"})[0] == 403
 
@@ -99,7 +99,7 @@ def test_mastodon(url, url_with_keys):
 def test_discourse(url):
     status, (best, *_) = form(f"{url}/detect", {"q": "Der Lehrer gibt dem Kind ein Buch.", "api_key": ""})
     assert (status, best["language"]) == (200, "de")
-    assert {"de", "en"} <= {each["code"] for each in read(f"{url}/languages")}
+    assert {"de", "en"} <= {language["code"] for language in read(f"{url}/languages")}
     fields = {"q": "<p>Ein Buch.</p>", "source": best["language"], "target": "en", "format": "html", "api_key": ""}
     assert form(f"{url}/translate", fields) == (200, {"translatedText": "<p>EIN BUCH.</p>"})
 
@@ -107,7 +107,7 @@ def test_discourse(url):
 def test_dialect(url, url_with_keys, folder):
     for address, needed in ((url, False), (url_with_keys, True)):
         assert read(f"{address}/spec")["info"]["title"] == "LibreTranslate"
-        assert [each["name"] for each in read(f"{address}/languages")] == ["English", "German"]
+        assert [language["name"] for language in read(f"{address}/languages")] == ["English", "German"]
         settings = read(f"{address}/frontend/settings")
         assert (settings["apiKeys"], settings["keyRequired"], settings["suggestions"]) == (needed, needed, not needed)
         assert settings["charLimit"] == 20_000
@@ -126,7 +126,7 @@ def test_dialect(url, url_with_keys, folder):
 
 def test_n8n(url_with_keys, url):
     query = "?api_key=secret"
-    assert [each["code"] for each in read(f"{url_with_keys}/languages{query}")] == ["en", "de"]
+    assert [language["code"] for language in read(f"{url_with_keys}/languages{query}")] == ["en", "de"]
     text = {"q": "A cat.", "format": "text", "alternatives": 0} | EN_DE
     assert post(f"{url_with_keys}/translate{query}", text) == (200, {"translatedText": "A CAT."})
     assert post(f"{url_with_keys}/detect{query}", {"q": "A cat."})[0] == 200
@@ -182,7 +182,7 @@ def test_the_description_is_valid_and_names_what_the_service_takes(url, url_with
     assert "/suggest" in spec["paths"]
     assert "/suggest" not in read(f"{url_with_keys}/spec")["paths"]
     fields = spec["paths"]["/translate"]["post"]["requestBody"]["content"][JSON]["schema"]["properties"]
-    assert all(name in fields["format"]["description"] for name, each in FORMATS.items() if not each.is_binary)
+    assert all(name in fields["format"]["description"] for name, kind in FORMATS.items() if not kind.is_binary)
     for path, (method, *_) in spec["paths"].items():
         status = 200 if method == "get" else 400  # nothing is given
         answer = post(url + path, {}) if method == "post" else (urlopen(url + path, timeout=60).status, {})
@@ -211,4 +211,4 @@ def test_suggestions_are_limited_and_never_half_written(tmp_path, monkeypatch):
         assert post(f"{url}/suggest", suggestion | {"target": "../de"})[0] == 400
         assert post(f"{url}/suggest", EN_DE | {"q": "a"})[1]["error"] == "Invalid request: missing s parameter"
     line = '{"en": "A cat.", "de": "Eine Katze."}\n'
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("en-de.jsonl", 2 * line)]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("en-de.jsonl", 2 * line)]

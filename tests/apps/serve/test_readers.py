@@ -45,7 +45,7 @@ async def test_long_texts_do_not_delay_short_ones(tmp_path):
         async with Readers(60.0) as readers:
             slow = [asyncio.create_task(readers(eval, read)) for _ in range(2)]
             assert await readers(len, "abc") == 3
-            assert not any(each.done() for each in slow)
+            assert not any(task.done() for task in slow)
             pipe.write(b"12")
             assert sorted(await asyncio.gather(*slow)) == [b"1", b"2"]
 
@@ -64,4 +64,4 @@ async def test_reader_processes_end_with_the_service_even_while_they_read():
             await task
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not any(each.is_running() for each in processes)
+    assert not any(process.is_running() for process in processes)

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(folder):
     """{sentence: its translation by the pipeline}."""
-    return dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
+    return dict(zip(SENTENCES, (output["translation_text"] for output in load(folder)(SENTENCES)), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_list_of_texts_gets_alternatives_for_each(url, expected):
     status, answer = post(f"{url}/translate", {"q": [*SENTENCES[:2], ""], "alternatives": 2} | EN_DE)
     assert status == 200
     assert answer["translatedText"] == [*(expected[sentence] for sentence in SENTENCES[:2]), ""]
-    assert [len(set(each)) for each in answer["alternatives"]] == [2, 2, 0]
+    assert [len(set(row)) for row in answer["alternatives"]] == [2, 2, 0]
 
 
 def test_placeholders_and_what_keep_names_stay(url, expected):
@@ -100,7 +100,7 @@ def test_placeholders_and_what_keep_names_stay(url, expected):
         rest = found.replace("{a.b?}", " ").replace("%s", " ").split()
         assert rest == f"{expected[SENTENCES[0]]} {expected[SENTENCES[1]]}".split()
     answer = post(f"{url}/translate", {"q": text, "alternatives": 2} | EN_DE)[1]
-    assert {each.count("{a.b?}") for each in answer["alternatives"]} == {1}
+    assert {text.count("{a.b?}") for text in answer["alternatives"]} == {1}
     assert translated(url, "{0}: %s") == "{0}: %s"
     assert translated(url, SENTENCES[0], keep=[SENTENCES[0][:-1], "x"]) == SENTENCES[0]
     form = urlencode({"q": SENTENCES[0], "keep": SENTENCES[0][:-1]} | EN_DE).encode()
@@ -122,7 +122,7 @@ def test_with_auto_the_language_of_each_text_is_detected(url):
     texts = [german, english, german]
     for target, languages in (("en", ["de", "en", "de"]), ("fr", ["en", "en", "en"]), ("de", ["de", "en", "de"])):
         _, answer = post(f"{url}/translate", {"q": texts, "source": "auto", "target": target})
-        assert [each["language"] for each in answer["detectedLanguage"]] == languages
+        assert [detected["language"] for detected in answer["detectedLanguage"]] == languages
         for text, language, found in zip(texts, languages, answer["translatedText"], strict=True):
             assert translated(url, text, source=language, target=target) == found
             assert (found == text) == (language == target)
@@ -131,8 +131,8 @@ def test_with_auto_the_language_of_each_text_is_detected(url):
 def test_the_language_is_detected_among_all_with_its_probability_in_percent(url):
     expected = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     for text in ("The teacher gives the child a book.", "我们明天去北京。" * 20, "Hola"):
-        found = [(each["language"], each["confidence"]) for each in post(f"{url}/detect", {"q": text})[1]]
-        assert found == [(each, round(100 * float(sure), 1)) for each, sure in expected.rank(text)[:3]]
+        found = [(detected["language"], detected["confidence"]) for detected in post(f"{url}/detect", {"q": text})[1]]
+        assert found == [(language, round(100 * float(sure), 1)) for language, sure in expected.rank(text)[:3]]
 
 
 def test_nothing_is_detected_in_a_text_without_letters(url):
@@ -189,7 +189,7 @@ def calibrated_url(calibrated):
 
 def test_the_confidence_in_a_text_is_the_pipeline_s_in_its_least_sure_sentence(calibrated, calibrated_url):
     sentences = [SENTENCES[0], SENTENCES[1], "A teacher."]
-    of_each = [each["confidence"] for each in load(calibrated)(sentences, return_confidence=True)]
+    of_each = [output["confidence"] for output in load(calibrated)(sentences, return_confidence=True)]
     texts = ["\n".join(sentences[:2]), sentences[2], "***"]
     _, answer = post(f"{calibrated_url}/translate", {"q": texts} | EN_DE)
     nothing_to_translate = 1.0
@@ -206,13 +206,13 @@ def test_doubtful_texts_and_sentences_have_a_reason(calibrated_url):
     two = " ".join(sentences[:2])
     _, answer = post(f"{calibrated_url}/translate", {"q": [*sentences, two]} | EN_DE)
     assert answer["doubt"] == [None, *DOUBTS.values(), "unlike"]
-    assert [each < 0.5 for each in answer["confidence"]] == [False, True, True, True, True]
+    assert [confidence < 0.5 for confidence in answer["confidence"]] == [False, True, True, True, True]
     _, answer = post(f"{calibrated_url}/translate", {"q": SENTENCES[0]} | EN_DE)
     assert "doubt" not in answer
     _, answer = post(f"{calibrated_url}/page/translate", {"sentences": [*sentences, "ab" * 300], "numBeams": 3} | EN_DE)
     *found, too_long = (row[0] for row in answer["translations"])
-    assert [each.get("doubt") for each in found] == [None, *DOUBTS.values()]
-    assert all(("doubt" in each) == (each["confidence"] < 0.5) for each in found)
+    assert [best.get("doubt") for best in found] == [None, *DOUBTS.values()]
+    assert all(("doubt" in best) == (best["confidence"] < 0.5) for best in found)
     assert too_long.keys() == {"text", "words", "problem"}
 
 
@@ -298,7 +298,7 @@ def test_the_page_is_served_with_a_description_of_the_models(url):
             assert answer.read()
     described = json.loads(get(f"{url}/model.json"))
     assert described["service"] == {"isKeyNeeded": False, "mostCharacters": 2_000, "mostFileBytes": 10_000_000}
-    assert [each["languages"] for each in described["directions"]] == [["en", "de"], ["de", "en"], ["en", "fr"]]
+    assert [model["languages"] for model in described["directions"]] == [["en", "de"], ["de", "en"], ["en", "fr"]]
 
 
 def test_a_text_is_split_for_the_page_without_losing_characters(url):
@@ -314,7 +314,7 @@ def test_the_page_gets_a_beam_for_each_sentence_and_a_problem_for_one_too_long(u
     (problem,), (best, *others) = answer["translations"]
     assert (status, best["text"], len(others)) == (200, expected[SENTENCES[0]], 2)
     assert "at most 60" in problem["problem"]
-    assert all(each["score"] < 0 for each in (best, *others))
+    assert all(translation["score"] < 0 for translation in (best, *others))
 
 
 def test_the_page_gets_the_source_words_of_each_word_at_javascript_s_positions(url):
@@ -325,26 +325,26 @@ def test_the_page_gets_the_source_words_of_each_word_at_javascript_s_positions(u
     words, units = [word for word in best["words"] if word["isWord"]], sentence.encode("utf-16-le")
     assert [word["text"] for word in words] == best["text"].split()
     for word in words:
-        read = {units[2 * each["start"] : 2 * each["end"]].decode("utf-16-le") for each in word["from"]}
+        read = {units[2 * source["start"] : 2 * source["end"]].decode("utf-16-le") for source in word["from"]}
         assert read <= set(sentence.split())
-        assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
+        assert sum(source["weight"] for source in word["from"]) == pytest.approx(1, abs=0.2)
 
 
 def test_a_kept_word_on_the_page_comes_from_itself(url, expected):
     plain, sentences = SENTENCES[0], [SENTENCES[0].replace(" ", " {{ a b }} ", 1), "{0} %s"]
     answer = post(f"{url}/page/translate", {"sentences": sentences, "numBeams": 3} | EN_DE)[1]["translations"]
-    assert {each["text"].count("{{ a b }}") for each in answer[0]} == {1}
+    assert {translation["text"].count("{{ a b }}") for translation in answer[0]} == {1}
     best = answer[0][0]
     assert best["text"].replace("{{ a b }}", " ").split() == expected[plain].split()
     assert "".join(word["text"] for word in best["words"]) == best["text"]
     for word in best["words"]:
-        read = {sentences[0][each["start"] : each["end"]]: each["weight"] for each in word["from"]}
+        read = {sentences[0][source["start"] : source["end"]]: source["weight"] for source in word["from"]}
         if word["text"] in ("{{", "a", "b", "}}"):
             assert read == {word["text"]: 1}
         elif word["isWord"]:
             assert set(read) <= set(plain.split())
             assert sum(read.values()) == pytest.approx(1, abs=0.2)
-    assert [(each["text"], [word["text"] for word in each["words"] if word["isWord"]]) for each in answer[1]] == [
+    assert [(best["text"], [word for word in best["words"] if word["isWord"]]) for best in answer[1]] == [
         ("{0} %s", [])
     ]
 
@@ -358,10 +358,9 @@ def test_both_engines_give_the_same_translations_scores_and_confidences(calibrat
     for engine in (load_torch_engine(str(calibrated)), CTranslate2Engine(str(calibrated))):
         found.append(engine.translate_batch(SENTENCES, engine.tokenize(SENTENCES), **settings))
     for ours, theirs in compress(zip(*found, strict=True), sure_of(calibrated, SENTENCES, num_return_sequences=3)):
-        assert [each.text for each in ours] == [each.text for each in theirs]
-        assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-3)
-        assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
-        assert [each.confidence for each in ours] == pytest.approx([each.confidence for each in theirs], abs=1e-3)
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one.text, one.is_cut) == (other.text, other.is_cut)
+            assert (one.score, one.confidence) == pytest.approx((other.score, other.confidence), abs=1e-3)
 
 
 def test_a_direction_needs_languages_and_a_single_model(folder, directions):
@@ -436,7 +435,7 @@ def test_without_file_descriptors_the_service_warns_once_and_recovers(directions
     with running(served) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         clients = [socket.socket() for _ in range(20)]
-        used = {int(each) for each in os.listdir("/dev/fd")}
+        used = {int(descriptor) for descriptor in os.listdir("/dev/fd")}
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = [number for number in range(limits[0]) if number not in used]
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[5], limits[1]))

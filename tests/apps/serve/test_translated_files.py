@@ -84,7 +84,7 @@ def test_a_binary_file_is_translated(word_document, url):
     import docx
 
     found = docx.Document(io.BytesIO(translated(url, word_document, "a.docx")))
-    assert [each.text for each in found.paragraphs] == ["A CAT.", "A DOG."]
+    assert [paragraph.text for paragraph in found.paragraphs] == ["A CAT.", "A DOG."]
     status, answer = post(f"{url}/translate", {"q": "A cat.", "format": "docx"} | EN_DE)
     assert (status, "docx format is not supported" in answer["error"]) == (400, True)
 
@@ -92,7 +92,7 @@ def test_a_binary_file_is_translated(word_document, url):
 def test_the_settings_name_every_ending(url):
     settings = json.loads(get(f"{url}/frontend/settings"))
     assert settings["filesTranslation"] is True
-    assert set(settings["supportedFilesFormat"]) == {".txt"}.union(*(each.endings for each in FORMATS.values()))
+    assert set(settings["supportedFilesFormat"]) == {".txt"}.union(*(kind.endings for kind in FORMATS.values()))
 
 
 def test_the_language_of_a_file_is_detected_in_its_text(url):
@@ -189,7 +189,7 @@ def test_the_oldest_downloads_make_room_for_new_ones(monkeypatch):
         with Downloads(60) as downloads:
             added = [await downloads.add("a.txt", content) for content in (b"1234", b"5678", b"90")]
             assert len(await downloads.add("b.txt", b"1")) == 28
-            assert [downloads.find(each) is not None for each in added] == [False, True, True]
+            assert [downloads.find(address) is not None for address in added] == [False, True, True]
             path, name = downloads.find(added[1])
             assert (path.read_bytes(), name) == (b"5678", "a.txt")
 
@@ -206,7 +206,7 @@ def test_few_files_are_translated_at_the_same_time(monkeypatch):
         status, answer = sent(url, b"A cat.")
         assert (status, answer["error"]) == (429, "Slowdown: 2 files are being translated; try again later")
         engine.go.set()
-        assert [each.result()[0] for each in waiting] == [200, 200]
+        assert [request.result()[0] for request in waiting] == [200, 200]
         assert sent(url, b"A cat.")[0] == 200
 
 

@@ -130,7 +130,7 @@ def restored(text: str, translate=backwards, words: KeptWords = KEPT) -> Transla
 def in_document(format: str, text: str):
     def translate(sentences: list[str]) -> list[Translated]:
         plain = PlainTexts(sentences, KEPT)
-        return [plain.restored(place, each) for place, each in enumerate(backwards(plain.texts))]
+        return [plain.restored(place, translation) for place, translation in enumerate(backwards(plain.texts))]
 
     document = document_of(format, text)
     return translate_document(document, format, lambda given: translate_paragraphs(given, translate, "en", "de"))
@@ -359,8 +359,8 @@ def test_each_kept_word_comes_back_once_with_any_links(seed):
         return [Translated(" ".join(target), links)]
 
     written = restored(text, any_words)
-    for each in set(found):
-        assert written.text.count(each) >= found.count(each)
+    for word in set(found):
+        assert written.text.count(word) >= found.count(word)
     assert sorted(kept(written.text)) == sorted(found)
     assert all(0 <= a < len(text.split()) and 0 <= b < len(written.text.split()) for a, b in written.links)
 
@@ -427,8 +427,8 @@ def test_the_rest_of_a_line_is_translated_as_without_its_kept_words(run, folder,
     code, output, error = run(text)
     found = output.decode().split("\n")
     assert (code, error, found[6:]) == (0, "", ["", "{0}, %s", *expected, ""])
-    assert [each.count("{name}") for each in found[:6]] == [1] * 6
-    assert [each.replace("{name}", " ").split() for each in found[:6]] == [each.split() for each in expected]
+    assert [line.count("{name}") for line in found[:6]] == [1] * 6
+    assert [line.replace("{name}", " ").split() for line in found[:6]] == [line.split() for line in expected]
     assert sorted(aligned) == [(0, 6), (1, 6)]  # only for the lines with kept words
     for format in ("text", "lines"):
         assert run(text, format=format)[1] == output

@@ -54,7 +54,7 @@ def test_a_long_paragraph_has_the_sentences_that_sentencex_finds():
     """Although sentencex gets it in blocks."""
     sentences = ["The old cat sleeps.", "Dr. Smith stderr: “He is here. Look!”", "Where?", "It costs 3.5 kg."]
     text = " ".join(sentences * 250)
-    assert [piece.sentence for piece in cut(text, "en")] == [each.strip() for each in segment("en", text)]
+    assert [piece.sentence for piece in cut(text, "en")] == [sentence.strip() for sentence in segment("en", text)]
     assert len(cut(text, "en")) == 1000
 
 
@@ -72,7 +72,7 @@ def test_a_long_paragraph_has_the_sentences_that_sentencex_finds():
     ],
 )
 def test_spaces_between_sentences_are_those_of_the_target_language(text, languages, expected):
-    found = translate_paragraphs([text], lambda given: [Translated(f"<{each}>") for each in given], *languages)
+    found = translate_paragraphs([text], lambda given: [Translated(f"<{sentence}>") for sentence in given], *languages)
     assert found[0].text == expected
 
 
@@ -85,7 +85,7 @@ def test_all_sentences_are_translated_in_one_call():
 
     found = translate_paragraphs(["One cat. Two cats.", "", "Three."], record, "", None)
     assert calls == [["One cat.", "Two cats.", "Three."]]
-    assert [each.text for each in found] == ["x x", "", "x"]
+    assert [translation.text for translation in found] == ["x x", "", "x"]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_each_text_is_among_the_n_best_once(run, monkeypatch):
 def test_alignments_are_the_last_column(run, folder, expected):
     expected_links = links(folder, zip(SENTENCES, expected, strict=True))
     assert len(set(expected_links)) > 1
-    rows = [f"{text}\t{each}" for text, each in zip(expected, expected_links, strict=True)]
+    rows = [f"{text}\t{links}" for text, links in zip(expected, expected_links, strict=True)]
     assert run(lines("", *SENTENCES), alignments=True) == (0, lines("\t", *rows), "")
     scored = columns(run(lines(*SENTENCES[:2]), scores=True, alignments=True)[1])
     assert [row[:-1] for row in scored] == columns(run(lines(*SENTENCES[:2]), scores=True)[1])
@@ -213,7 +213,7 @@ def test_a_line_of_a_file_is_tokenized_once_unless_it_may_be_too_long(run, expec
 
     monkeypatch.setattr("modeling_scratch.inference.translate.tokenize", tokenize)
     assert run(input=tmp_path / "source")[1].startswith(lines(*expected))
-    assert sum(sizes[:3]) == sum(len(each) >= 60 for each in [*SENTENCES, "b " * 30])  # characters; 60 tokens fit
+    assert sum(sizes[:3]) == sum(len(line) >= 60 for line in [*SENTENCES, "b " * 30])  # characters; 60 tokens fit
     assert sizes[3:] == [5, 5, 3]
 
 
@@ -330,7 +330,7 @@ def test_lines_that_cannot_be_translated_are_left_empty(run, expected):
     code, output, stderr = run(text, keep_going=True)
     assert (code, output) == (0, lines(expected[0], "", "", "", expected[1], "", "", ""))
     warnings = ["line 2: .*60.*", "line 4: .*UTF-8.*", "line 6: .*60.*", "5 lines .* line 8"]
-    assert re.fullmatch("".join(f"warning: {each}\n" for each in warnings), stderr)
+    assert re.fullmatch("".join(f"warning: {warning}\n" for warning in warnings), stderr)
     rows = columns(run(lines(LONG, two), keep_going=True, n_best=2)[1])
     assert [row[0] for row in rows] == ["1", "2", "2"]
 

@@ -69,8 +69,9 @@ def test_workers_translate_as_one_process_does(translator, monkeypatch):
         found = translator.translate(MANY, progress=done.append, **pool.sharing(translator), **settings)
     assert sum(done) == len(MANY)
     for row, expected in zip(found, alone, strict=True):
-        assert [(each.text, each.is_cut) for each in row] == [(each.text, each.is_cut) for each in expected]
-        assert [each.score for each in row] == pytest.approx([each.score for each in expected], abs=1e-4)
+        for one, other in zip(row, expected, strict=True):
+            assert (one.text, one.is_cut) == (other.text, other.is_cut)
+            assert one.score == pytest.approx(other.score, abs=1e-4)
         if row[0].text:
             torch.testing.assert_close(row[0].weights, expected[0].weights)
 

@@ -210,13 +210,13 @@ def test_alternatives_are_those_of_generate_and_scores_are_their_log_probabiliti
     settings = {"num_beams": 5, "num_return_sequences": 5}
     pairs, sure = zip(generated(model, SENTENCES, **settings), by_page["beams"], strict=True), {"rounding": 1e-4}
     for expected, one in compress(pairs, sure_of(model, SENTENCES, **settings, **sure)):
-        assert [each["tokens"] for each in one["found"]] == [each["tokens"] for each in expected]
+        assert [output["tokens"] for output in one["found"]] == [output["tokens"] for output in expected]
     scorer, source = OnnxScorer(direction, read_search(load_translator(str(model)))), load_tokenizers(str(model))[0]
-    whole = [each for each in by_page["beams"][0]["found"] if not each["isCut"]]
+    whole = [output for output in by_page["beams"][0]["found"] if not output["isCut"]]
     assert whole
-    for each in whole:
-        (log_probs,) = scorer([source(SENTENCES[0]).input_ids], [each["tokens"][:-1]])
-        assert each["score"] == pytest.approx(sum(log_probs), abs=1e-3)
+    for output in whole:
+        (log_probs,) = scorer([source(SENTENCES[0]).input_ids], [output["tokens"][:-1]])
+        assert output["score"] == pytest.approx(sum(log_probs), abs=1e-3)
 
 
 @needs_runtime
@@ -292,8 +292,8 @@ def test_words_are_linked_to_source_words_despite_invisible_characters(in_one_pr
     explained = [word for word in one["words"] if word["isWord"]]
     assert explained
     for word in explained:
-        assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
-        assert {ODD[each["start"] : each["end"]].replace("\u200b", "") for each in word["from"]} <= set(words)
+        assert 0.5 < sum(source["weight"] for source in word["from"]) < 1 + 1e-6
+        assert {ODD[source["start"] : source["end"]].replace("\u200b", "") for source in word["from"]} <= set(words)
 
 
 @needs_runtime
@@ -304,8 +304,8 @@ def test_kept_words_are_in_each_translation_once_and_come_from_themselves(in_one
         "{0}, %s",
         [{"text": "{0}, %s", "isWord": False, "from": []}],
     )
-    for each, plain in zip(found["found"], by_page["beams"][0]["found"], strict=True):
-        text = each["text"]
+    for output, plain in zip(found["found"], by_page["beams"][0]["found"], strict=True):
+        text = output["text"]
         assert text.startswith("@anna: ")
         for word in kept:
             assert text.count(word) == 1
@@ -313,7 +313,7 @@ def test_kept_words_are_in_each_translation_once_and_come_from_themselves(in_one
         assert re.sub(r"\s", "", text) == re.sub(r"\s", "", plain["text"])
     assert "".join(word["text"] for word in found["words"]) == found["found"][0]["text"]
     for word in found["words"]:
-        read = {WITH_KEPT[each["start"] : each["end"]] for each in word["from"]}
+        read = {WITH_KEPT[source["start"] : source["end"]] for source in word["from"]}
         assert read == {word["text"]} if word["text"] in kept else read <= set(re.findall(r"\w+", SENTENCES[0]))
 
 
@@ -357,9 +357,9 @@ def test_the_wordings_of_a_word_are_what_the_beam_has_in_its_place(shown, word, 
         console.log(JSON.stringify(wordings({json.dumps(outputs)}, {shown}, {word}, "de")));
     """
     found = node("--input-type=module", "-e", script)["options"]
-    assert {each["text"]: each["share"] for each in found} == pytest.approx(expected)
-    assert [each["text"] for each in found if each["isShown"]] == [*expected][shown : shown + 1]
-    assert all(each["text"] in outputs[each["output"]]["text"] for each in found)
+    assert {option["text"]: option["share"] for option in found} == pytest.approx(expected)
+    assert [option["text"] for option in found if option["isShown"]] == [*expected][shown : shown + 1]
+    assert all(option["text"] in outputs[option["output"]]["text"] for option in found)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
@@ -374,8 +374,8 @@ def test_words_of_another_hypothesis_come_from_what_they_replace():
         console.log(JSON.stringify(found.map((row) => row.filter(({{ isWord }}) => isWord))));
     """
     for row, text in zip(node("--input-type=module", "-e", script), (best, other), strict=True):
-        assert [each["text"] for each in row] == re.findall(r"\w+", text)
-        assert [each["from"] for each in row] == [[index] for index in range(8)]
+        assert [word["text"] for word in row] == re.findall(r"\w+", text)
+        assert [word["from"] for word in row] == [[index] for index in range(8)]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
@@ -392,7 +392,7 @@ def test_every_language_of_the_page_says_everything():
         assert english.keys() - table.keys() <= {"placeholderLines"}, language  # of models without languages
         assert table.keys() <= english.keys(), language
         for name, text in table.items():
-            forms, expected = ([*each.values()] if isinstance(each, dict) else [each] for each in (text, english[name]))
+            forms, expected = ([*one.values()] if isinstance(one, dict) else [one] for one in (text, english[name]))
             assert not isinstance(text, dict) or {"other"} <= text.keys() <= set(categories), (language, name)
             needed = set(re.findall(r"{\w+}", expected[-1]))
             assert {frozenset(re.findall(r"{\w+}", form)) | {"{n}"} for form in forms} == {frozenset(needed | {"{n}"})}
@@ -426,16 +426,16 @@ def test_confidence_and_doubts_are_those_in_python(model, whole, tmp_path):
     assert written == [FILE, "languages.json"]
     described["directions"][0]["files"] |= {name: f"model/{name}" for name in written}
     (whole / "model.json").write_text(json.dumps(described))
-    found = [each["found"] for each in in_node(whole, [], [[sentence, {}] for sentence in sentences])["translations"]]
+    found = [row["found"] for row in in_node(whole, [], [[sentence, {}] for sentence in sentences])["translations"]]
     assert [best["doubt"] for best, *_ in found[:3]] == list(DOUBTS.values())
     confidence, source = load_confidence(str(folder)), load_tokenizers(str(folder))[0]
     for ids, (best, *others) in zip(tokenize(source, sentences, None), found, strict=True):
         expected = confidence(ids, len(best["tokens"]), best["score"], not any(map(str.isalnum, best["text"])))
         assert best["confidence"] == pytest.approx(expected, rel=1e-9)
         assert ("doubt" in best) == (expected < 0.5)
-        assert not any("confidence" in each for each in others)
+        assert not any("confidence" in other for other in others)
     sure = sure_of(folder, SENTENCES)
-    by_pipeline = [each["confidence"] for each in load(folder)(SENTENCES, return_confidence=True)]
+    by_pipeline = [output["confidence"] for output in load(folder)(SENTENCES, return_confidence=True)]
     in_page = [best["confidence"] for best, *_ in found[3 : 3 + len(SENTENCES)]]
     assert list(compress(in_page, sure)) == pytest.approx(list(compress(by_pipeline, sure)), abs=1e-3)
 
@@ -505,8 +505,8 @@ def test_search_settings_are_those_of_the_generation_config(make_model, caplog):
 def test_a_page_is_complete_and_contains_no_local_paths(page, direction):
     described = read_described(page)
     parts = [described["shared"], *described["directions"]]
-    for each in parts:
-        assert each["bytes"] == sum((page / path).stat().st_size for path in each["files"].values())
+    for part in parts:
+        assert part["bytes"] == sum((page / path).stat().st_size for path in part["files"].values())
     (model,) = described["directions"]
     assert (model["search"]["numBeams"], model["search"]["maxNewTokens"]) == (3, 20)
     assert model["longestSource"] == 60
@@ -520,7 +520,7 @@ def test_names_contain_a_hash_of_the_content_and_all_but_two_files_are_kept_offl
     for name in there.keys() - fixed:
         assert hashlib.sha256(there[name].read_bytes()).hexdigest()[:10] in name
     lists = re.findall(r"const (?:needed|others) = (.*);", there["offline.js"].read_text())
-    assert there.keys() - fixed == {name for each in lists for name in json.loads(each)}
+    assert there.keys() - fixed == {name for names in lists for name in json.loads(names)}
     manifest = json.loads(next(page.glob("manifest-*.json")).read_text())
     assert manifest["name"]
     assert all((page / icon["src"]).is_file() for icon in manifest["icons"])
@@ -538,8 +538,8 @@ def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_pa
         assert run("web", *folders, tmp_path / "page").exit_code == 0
         again = run("web", *folders, folders[0], tmp_path / "again")
     directions = read_described(tmp_path / "page")["directions"]
-    assert [each["codes"] for each in directions] == [["en", "de"], ["de", "en"]]
-    assert [each["files"][ENCODER].partition("/")[0] for each in directions] == ["en-de", "de-en"]
+    assert [direction["codes"] for direction in directions] == [["en", "de"], ["de", "en"]]
+    assert [direction["files"][ENCODER].partition("/")[0] for direction in directions] == ["en-de", "de-en"]
     others = json.loads(re.search(r"const others = (.*);", (tmp_path / "page" / "offline.js").read_text())[1])
     assert set(others) == {*directions[1]["files"].values()}
     assert (again.exit_code, again.output.count("\n")) == (2, 1)
@@ -602,7 +602,7 @@ def contents(out):
 def without_graphs(patch) -> list[str]:
     """Exports pages without graphs. Returns a list of the graphs that are later quantized."""
     quantized = []
-    patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
+    patch.setattr(export, "export_graphs", lambda model, to: [(to / name).touch() for name in (ENCODER, DECODER)])
     patch.setattr(export, "OnnxScorer", lambda folder, search: None)
     patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
     patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))

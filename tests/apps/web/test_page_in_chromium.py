@@ -143,8 +143,8 @@ def two_models(tmp_path_factory):
     """A model for each of two directions."""
     folder = tmp_path_factory.mktemp("two")
     folders = [calibrate(make_folder(folder / "one")), make_folder(folder / "other", target_size=330)]
-    for each, languages in zip(folders, (("en", "de"), ("de", "en")), strict=True):
-        save_tokenizers(*load_tokenizers(str(each)), each, 60, languages)
+    for model, languages in zip(folders, (("en", "de"), ("de", "en")), strict=True):
+        save_tokenizers(*load_tokenizers(str(model)), model, 60, languages)
     return folders
 
 
@@ -258,11 +258,11 @@ def explain_a_word_with_other_wordings(page):
 
 def test_choosing_another_wording_puts_in_another_hypothesis_of_the_beam(site, two_models, visit):
     (hypotheses,) = generated(two_models[0], SENTENCES[:1], num_beams=3, num_return_sequences=3)
-    page, texts = visit(site), [each["text"] for each in hypotheses]
+    page, texts = visit(site), [hypothesis["text"] for hypothesis in hypotheses]
     assert translated(page, SENTENCES[0]) == texts[0]
     explain_a_word_with_other_wordings(page)
     options = page.locator("#options button")
-    shares = [int(each.text_content().strip("<% ")) for each in page.locator("#options small").all()]
+    shares = [int(label.text_content().strip("<% ")) for label in page.locator("#options small").all()]
     assert sum(shares) == pytest.approx(100, abs=2)
     assert sorted(shares, reverse=True) == shares
     assert page.locator("#wordings-title").text_content().startswith("From “")
@@ -413,7 +413,7 @@ def luminance(color: str) -> float:
     """The relative luminance of a computed color (WCAG 2)."""
     numbers = [float(number) for number in re.findall(r"[\d.]+", color)[:3]]
     channels = numbers if color.startswith("color(srgb") else [number / 255 for number in numbers]
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    linear = [channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

@@ -30,7 +30,7 @@ def in_javascript(tokenizer, texts, folder) -> list[tuple[list[int], str]]:
 
 @needs_runtime
 def test_a_tokenizer_ignores_invisible_characters_in_javascript(tmp_path):
-    tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
+    tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{mark} cat\u200c{mark}." for mark in INVISIBLE]
     found = in_javascript(tokenizer, texts, tmp_path)
     assert [ids for ids, _ in found] == [tokenizer("The cat\u200c.").input_ids] * len(texts)
 
@@ -53,7 +53,7 @@ def test_symbols_are_the_same_in_javascript(kind, pattern, texts, tmp_path):
     """Unknown ones too, and features."""
     tokenizer = train_tokenizer(iter([texts[:-1]]), 300, kind, pattern)
     ids = [tokenizer(text).input_ids for text in texts]
-    expected = [[each, tokenizer.decode(each, skip_special_tokens=True)] for each in ids]
+    expected = [[row, tokenizer.decode(row, skip_special_tokens=True)] for row in ids]
     assert in_javascript(tokenizer, texts, tmp_path) == expected
 
 

@@ -48,10 +48,10 @@ class Graphs:
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> None:
         (states,) = self.encoder.run(["last_hidden_state"], {"input_ids": ids, "attention_mask": mask})
         self.fixed = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
-        cache = [each for each in self.decoder.get_inputs() if each.name.startswith("past_key_values.")]
+        cache = [past for past in self.decoder.get_inputs() if past.name.startswith("past_key_values.")]
         sizes = {"batch_size": len(ids)}
-        shapes = [[size if isinstance(size, int) else sizes.get(size, 0) for size in each.shape] for each in cache]
-        self.cache = {each.name: np.zeros(shape, np.float32) for each, shape in zip(cache, shapes, strict=True)}
+        shapes = [[size if isinstance(size, int) else sizes.get(size, 0) for size in past.shape] for past in cache]
+        self.cache = {past.name: np.zeros(shape, np.float32) for past, shape in zip(cache, shapes, strict=True)}
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         layers = len(self.cache) // 2
@@ -114,12 +114,12 @@ def in_transformersjs(folder: Path, batches: list[list[str]], dtype: str = "fp32
 def test_transformersjs_translates_as_generate_does(model, exported):
     sentences = list(compress(SENTENCES, sure_of(model, SENTENCES, num_beams=1)))
     expected = [best for (best,) in generated(model, sentences, num_beams=1)]
-    assert len({each["text"] for each in expected}) > 3
+    assert len({output["text"] for output in expected}) > 3
     alone = in_transformersjs(exported[0], [[sentence] for sentence in sentences])
-    assert [each["tokens"][0][1:] for each in alone] == [each["tokens"] for each in expected]
+    assert [output["tokens"][0][1:] for output in alone] == [output["tokens"] for output in expected]
     (batch,) = in_transformersjs(exported[0], [sentences])
-    assert [until_the_end(row[1:], [2]) for row in batch["tokens"]] == [each["tokens"] for each in expected]
-    assert batch["texts"] == [each["text"] for each in expected]
+    assert [until_the_end(row[1:], [2]) for row in batch["tokens"]] == [output["tokens"] for output in expected]
+    assert batch["texts"] == [output["text"] for output in expected]
 
 
 @needs_package
