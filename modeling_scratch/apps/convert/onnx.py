@@ -20,7 +20,7 @@ ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 _SMALL = 1024  # matrices with fewer elements are not worth quantizing
 
 
-class EncoderGraph(nn.Module):
+class OnnxEncoder(nn.Module):
     """Encodes sentences and projects them to the keys and values of cross-attention."""
 
     def __init__(self, model: ScratchForConditionalGeneration):
@@ -46,7 +46,7 @@ class EncoderGraph(nn.Module):
 
 
 class _StepCache:
-    """Replaces the decoder's cache in a graph: reads past keys and values from tensors, and collects the new ones."""
+    """The decoder's cache in an ONNX graph: reads past keys and values from tensors, and collects the new ones."""
 
     def __init__(self, past: Sequence[torch.Tensor], source: Sequence[torch.Tensor]):
         self.past, self.collected = past, []
@@ -67,7 +67,7 @@ class _StepCache:
         return grown
 
 
-class DecoderGraph(nn.Module):
+class OnnxDecoder(nn.Module):
     """One step of decoding for several hypotheses of a sentence, with the weights of cross-attention."""
 
     def __init__(self, model: ScratchForConditionalGeneration):
@@ -81,7 +81,7 @@ class DecoderGraph(nn.Module):
         Args:
             input_ids: the last token of each hypothesis, (hypotheses, 1).
             past: keys and values of self-attention, (2 * decoder_layers, hypotheses, heads, past_length, head_dim).
-            source: the output of the encoder's graph, (2 * decoder_layers, 1, heads, source_length, head_dim).
+            source: the output of `OnnxEncoder`, (2 * decoder_layers, 1, heads, source_length, head_dim).
 
         Returns:
             Log-probabilities of the next token, (hypotheses, vocabulary); `past` with the new token; and the weights of
@@ -124,22 +124,22 @@ class DecoderGraph(nn.Module):
 
 
 @torch.no_grad()
-def export_graphs(model: ScratchForConditionalGeneration, folder: Path) -> None:
-    """Write both graphs of a float32 model to a folder."""
+def export_onnx(model: ScratchForConditionalGeneration, folder: Path) -> None:
+    """Write the ONNX graphs of a float32 model to a folder."""
     config = model.config
     layers, heads = 2 * config.decoder_layers, config.decoder_attention_heads
     size = config.d_model // heads
     hypotheses, past, source = (torch.export.Dim(name) for name in ("hypotheses", "past_length", "source_length"))
     # Example sizes must differ from each other and from 1, or the exporter takes them to be equal or constant.
-    write_graph(
-        EncoderGraph(model),
+    write_onnx(
+        OnnxEncoder(model),
         folder / ENCODER,
         {"input_ids": torch.zeros(1, 5, dtype=torch.long)},
         ["source"],
         [{1: source}],
     )
-    write_graph(
-        DecoderGraph(model),
+    write_onnx(
+        OnnxDecoder(model),
         folder / DECODER,
         {
             "input_ids": torch.zeros(3, 1, dtype=torch.long),
@@ -151,8 +151,8 @@ def export_graphs(model: ScratchForConditionalGeneration, folder: Path) -> None:
     )
 
 
-def write_graph(
-    graph: nn.Module,
+def write_onnx(
+    module: nn.Module,
     path: Path,
     inputs: dict[str, torch.Tensor],
     outputs: list[str],
@@ -174,7 +174,7 @@ def write_graph(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            graph.eval(),
+            module.eval(),
             tuple(inputs.values()),
             path,
             dynamo=True,
@@ -194,7 +194,7 @@ def write_graph(
 
 def quantize_weights(path: Path) -> None:
     """
-    Store the matrices of a graph in 8 bits, with one scale per row or per column, whichever is more accurate. The
+    Store the matrices of an ONNX graph in 8 bits, with one scale per row or per column, whichever is more accurate. The
     computation stays in float32: each matrix is stored as a product of constants, which runtimes compute when they load
     the graph. A DequantizeLinear would run at each step by default (ONNX Runtime 1.30).
     """
@@ -228,7 +228,7 @@ def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, flo
 
 
 class OnnxScorer:
-    """Scores given targets with exported graphs, to compare them with the model."""
+    """Scores given targets with the ONNX graphs, to compare them with the model."""
 
     names = (ENCODER, DECODER)
 

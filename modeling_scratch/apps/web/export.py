@@ -19,7 +19,7 @@ from ...model.translation_pipeline import TARGET_FOLDER
 from ...recipe import SOURCE, TARGET
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
-from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_onnx, quantize_weights
 from ..translate.kept_words import in_javascript
 from .described import describe_origin, read_origin
 from .language_table import language_table
@@ -44,10 +44,10 @@ def export_page(names: Sequence[str], folder: Path, quantize: bool = False, lice
         license: the models'; None: read it from each folder.
 
     Returns:
-        The largest difference between the log-probabilities of the graphs, in float32, and those of the models.
+        The largest difference between the log-probabilities of the ONNX graphs, in float32, and those of the models.
 
     Raises:
-        UserError: two models go in the same direction, a tokenizer has no tokenizer.json, the graphs' results differ
+        UserError: two models go in the same direction, a tokenizer has no tokenizer.json, the results in ONNX differ
             from the model's, or the runtime cannot be fetched.
     """
     with temporary_folder(folder.parent) as parts:
@@ -93,11 +93,11 @@ def _write_direction(
         raise UserError(f"{name}: another model goes from {codes[0]} to {codes[1]} too; give one for each direction")
     folder = folder.rename(parts / "-".join(codes))
     described = describe_model(model, name, languages, quantize, license)
-    export_graphs(model, folder)
+    export_onnx(model, folder)
     difference = verify_scores(model, OnnxScorer(folder, read_search(model)))
     if quantize:
-        for graph in (ENCODER, DECODER):
-            quantize_weights(folder / graph)
+        for file in (ENCODER, DECODER):
+            quantize_weights(folder / file)
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
     needed = [ENCODER, DECODER, *tokenizers, *write_confidence(name, folder, languages)]
     described |= {"codes": codes, "hasTargetTokenizer": two, "takesAnyText": takes_any_text}

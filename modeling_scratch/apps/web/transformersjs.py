@@ -23,7 +23,7 @@ from ...model import ScratchForConditionalGeneration
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings
-from ..convert.onnx import DecoderGraph, EncoderGraph, OnnxScorer, quantize_weights, write_graph
+from ..convert.onnx import OnnxDecoder, OnnxEncoder, OnnxScorer, quantize_weights, write_onnx
 from .described import title_of_model
 from .export import exported_search
 from .run_facts import examples_of, records_of
@@ -31,7 +31,7 @@ from .tokenizers import write_tokenizers
 
 logger = logging.getLogger(__name__)
 
-_GRAPHS = "onnx"
+_ONNX = "onnx"
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 _WHERE = "a folder for transformers.js"
 _CONFIG_FIELDS = ("is_encoder_decoder", "vocab_size", "d_model", "encoder_layers", "decoder_layers")
@@ -48,10 +48,10 @@ def export_transformersjs(name: str, folder: Path) -> float:
         name: a model folder or Hub name.
 
     Returns:
-        The largest difference between the log-probabilities of the graphs and those of the model.
+        The largest difference between the log-probabilities of the ONNX graphs and those of the model.
 
     Raises:
-        UserError: the model has two tokenizers, or one without tokenizer.json, or the graphs' results differ from the
+        UserError: the model has two tokenizers, or one without tokenizer.json, or the results in ONNX differ from the
             model's.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
@@ -65,13 +65,13 @@ def export_transformersjs(name: str, folder: Path) -> float:
     search = exported_search(model, name, _WHERE, keeps_phrases=True)
     if search.num_beams > 1:
         logger.warning(f"transformers.js has no beam search; it decodes greedily, not with {search.num_beams} beams")
-    graphs = folder / _GRAPHS
-    graphs.mkdir()
-    export_transformersjs_graphs(model, graphs, search)
-    difference = verify_scores(model, TransformersjsScorer(graphs, search))
-    for graph in (ENCODER, DECODER):
-        quantized = graphs / graph.replace(".onnx", "_quantized.onnx")
-        shutil.copyfile(graphs / graph, quantized)
+    onnx = folder / _ONNX
+    onnx.mkdir()
+    export_transformersjs_onnx(model, onnx, search)
+    difference = verify_scores(model, TransformersjsScorer(onnx, search))
+    for file in (ENCODER, DECODER):
+        quantized = onnx / file.replace(".onnx", "_quantized.onnx")
+        shutil.copyfile(onnx / file, quantized)
         quantize_weights(quantized)
     _write_json(folder / "config.json", _config(model.config, search))
     _write_json(folder / "generation_config.json", _generation_config(search))
@@ -125,8 +125,8 @@ console.log(await {called}({example}, {{ max_new_tokens: {search.longest} }}));
 several as an array. Leave blank texts out: transformers.js would translate them to something.
 
 This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
-its `config.json` has this type so that transformers.js runs the graphs in `{_GRAPHS}` as an encoder-decoder. Their
-`last_hidden_state` contains the keys and values of cross-attention.
+its `config.json` has this type so that transformers.js runs the ONNX graphs in `{_ONNX}` as an encoder-decoder.
+Their `last_hidden_state` contains the keys and values of cross-attention.
 """
 
 
@@ -134,10 +134,10 @@ def _write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-# -- the graphs --------------------------------------------------------------------------------------------------------
+# -- the ONNX graphs ---------------------------------------------------------------------------------------------------
 
 
-class BatchEncoderGraph(EncoderGraph):
+class BatchEncoder(OnnxEncoder):
     """Encodes padded sentences. The batch dimension comes first, as transformers.js expects."""
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -151,7 +151,7 @@ class BatchEncoderGraph(EncoderGraph):
         return super().forward(input_ids, attention_mask).transpose(0, 1)
 
 
-class BatchDecoderGraph(DecoderGraph):
+class BatchDecoder(OnnxDecoder):
     """
     One greedy step for several sentences. A row that has ended repeats its end token, since transformers.js continues
     until all rows end in the same step.
@@ -174,7 +174,7 @@ class BatchDecoderGraph(DecoderGraph):
         Args:
             input_ids: the last token of each row, (rows, 1).
             encoder_attention_mask: (rows, source_length).
-            encoder_hidden_states: the output of the encoder's graph.
+            encoder_hidden_states: the output of `BatchEncoder`.
             past: each layer's keys, followed by its values, (rows, heads, past_length, head_dim) each.
 
         Returns:
@@ -193,8 +193,8 @@ def cache_names(prefix: str, layers: int) -> list[str]:
 
 
 @torch.no_grad()
-def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder: Path, search: SearchSettings) -> None:
-    """Write both graphs of a model in float32 to a folder."""
+def export_transformersjs_onnx(model: ScratchForConditionalGeneration, folder: Path, search: SearchSettings) -> None:
+    """Write the ONNX graphs of a model in float32 to a folder."""
     config = model.config
     heads, size = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
     layers = config.decoder_layers
@@ -202,8 +202,8 @@ def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder:
     rows, past, source = map(torch.export.Dim, ("batch_size", "past_sequence_length", "encoder_sequence_length"))
     # Sizes in the example must differ from each other and from 1; the exporter assumes that equal ones always are.
     ids, mask = torch.zeros(3, 5, dtype=torch.long), torch.ones(3, 5, dtype=torch.long)
-    write_graph(
-        BatchEncoderGraph(model),
+    write_onnx(
+        BatchEncoder(model),
         folder / ENCODER,
         {"input_ids": ids, "attention_mask": mask},
         ["last_hidden_state"],
@@ -215,8 +215,8 @@ def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder:
         "encoder_hidden_states": torch.zeros(3, 2 * layers, heads, 5, size),
     }
     cache = {name: torch.zeros(3, heads, 4, size) for name in cache_names("past_key_values", layers)}
-    write_graph(
-        BatchDecoderGraph(model, search.ends),
+    write_onnx(
+        BatchDecoder(model, search.ends),
         folder / DECODER,
         inputs | cache,
         ["logits", *cache_names("present", layers)],
@@ -225,7 +225,7 @@ def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder:
 
 
 class TransformersjsScorer(OnnxScorer):
-    """Scores tokens with the graphs for transformers.js."""
+    """Scores tokens with the ONNX graphs for transformers.js."""
 
     names = (ENCODER, DECODER)
 

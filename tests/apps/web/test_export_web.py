@@ -1,4 +1,4 @@
-"""An exported page translates as generate() does: graphs in ONNX Runtime; search, tokenizers and words in Node."""
+"""A page translates as generate() does: ONNX graphs in ONNX Runtime; search, tokenizers and words in Node."""
 
 import base64
 import gzip
@@ -26,7 +26,7 @@ from translators import CORPUS, DOUBTS, calibrate, load, sure_of, two_vocabulari
 from typer.testing import CliRunner
 
 from modeling_scratch.apps.convert.generation_settings import read_search
-from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_onnx, quantize_weights
 from modeling_scratch.apps.serve.readers import are_foreign, cut_into_sentences
 from modeling_scratch.apps.translate.kept_words import KEPT
 from modeling_scratch.apps.web import export
@@ -66,10 +66,10 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-# -- graphs ------------------------------------------------------------------------------------------------------------
+# -- ONNX graphs -------------------------------------------------------------------------------------------------------
 
 
-def assert_graphs_step_as(model, folder):
+def assert_onnx_steps_as(model, folder):
     """Several hypotheses of a sentence, reordered between steps, against uncached forward passes."""
     encoder, decoder = (onnxruntime.InferenceSession(folder / name) for name in (ENCODER, DECODER))
     for length in (1, 9):
@@ -93,19 +93,19 @@ def assert_graphs_step_as(model, folder):
             targets = np.concatenate([targets[chosen], [[7 + step], [30 + step], [50 + step]]], axis=1)
 
 
-def test_graphs_step_as_the_model_does(model, direction):
-    assert_graphs_step_as(load_translator(str(model)).float(), direction)
+def test_onnx_graphs_step_as_the_model_does(model, direction):
+    assert_onnx_steps_as(load_translator(str(model)).float(), direction)
 
 
 @pytest.mark.slow
 @every_choice_and_variant
-def test_graphs_of_every_architecture_step_as_the_model_does(fields, make_model, tmp_path):
+def test_onnx_graphs_of_every_architecture_step_as_the_model_does(fields, make_model, tmp_path):
     model = enliven(make_model(**SHALLOW, **fields), 4)
-    export_graphs(model, tmp_path)
-    assert_graphs_step_as(model, tmp_path)
+    export_onnx(model, tmp_path)
+    assert_onnx_steps_as(model, tmp_path)
 
 
-def test_8_bit_graphs_are_small_and_close_to_the_exact_ones(model, direction, tmp_path):
+def test_8_bit_onnx_graphs_are_small_and_close_to_the_exact_ones(model, direction, tmp_path):
     search, cases = read_search(load_translator(str(model))), [[list(range(4, 20))], [list(range(40, 50))]]
     for name in (ENCODER, DECODER):
         shutil.copy(direction / name, tmp_path)
@@ -550,7 +550,7 @@ def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_pa
 def test_overwrite_replaces_a_page_alone_and_only_by_a_whole_one(name, trained, without_runtime, tmp_path):
     out = tmp_path / name
     with without_runtime() as patch:
-        without_graphs(patch)
+        without_onnx(patch)
         assert run("web", trained, out, "--overwrite").exit_code == 0
         before = contents(out)
         for arguments, message in (((trained,), "exists"), (("none", "--overwrite"), "no such folder")):
@@ -584,7 +584,7 @@ def test_overwrite_refuses_a_service_worker_of_others(worker, trained, tmp_path)
 def test_overwrite_keeps_the_files_of_github_pages(trained, without_runtime, tmp_path):
     out = tmp_path / "page"
     with without_runtime() as patch:
-        without_graphs(patch)
+        without_onnx(patch)
         assert run("web", trained, out).exit_code == 0
         (out / "CNAME").write_text("example.org")
         (out / ".nojekyll").touch()
@@ -599,20 +599,20 @@ def contents(out):
     return {path: path.read_bytes() for path in files}
 
 
-def without_graphs(patch) -> list[str]:
-    """Exports pages without graphs. Returns a list of the graphs that are later quantized."""
+def without_onnx(patch) -> list[str]:
+    """Exports pages without ONNX graphs. Returns a list of the files that are later quantized."""
     quantized = []
-    patch.setattr(export, "export_graphs", lambda model, to: [(to / name).touch() for name in (ENCODER, DECODER)])
+    patch.setattr(export, "export_onnx", lambda model, to: [(to / name).touch() for name in (ENCODER, DECODER)])
     patch.setattr(export, "OnnxScorer", lambda folder, search: None)
     patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
-    patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))
+    patch.setattr(export, "quantize_weights", lambda path: quantized.append(path.name))
     return quantized
 
 
 def test_one_file_has_no_references_and_the_facts_of_its_run(trained, without_runtime, tmp_path):
     out = tmp_path / "page.html"
     with without_runtime() as patch:
-        quantized = without_graphs(patch)
+        quantized = without_onnx(patch)
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
     assert quantized == [ENCODER, DECODER]

@@ -23,7 +23,7 @@ from modeling_scratch.apps.web.transformersjs import (
     ENCODER,
     cache_names,
     card_of_folder,
-    export_transformersjs_graphs,
+    export_transformersjs_onnx,
 )
 from modeling_scratch.commands.export import app
 from modeling_scratch.loading import load_tokenizers, load_translator
@@ -39,8 +39,8 @@ def run(*arguments):
     return CliRunner().invoke(app, ["transformersjs", *map(str, arguments)])
 
 
-class Graphs:
-    """Both graphs, run as by transformers.js, which creates the first cache with sizes from the graph, or 0."""
+class OnnxGraphs:
+    """Both ONNX graphs, run as by transformers.js, whose first cache has sizes from the graph, or 0."""
 
     def __init__(self, folder: Path):
         self.encoder, self.decoder = (onnxruntime.InferenceSession(folder / name) for name in (ENCODER, DECODER))
@@ -64,11 +64,11 @@ class Graphs:
 
 @pytest.mark.slow
 @every_choice_and_variant
-def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
+def test_onnx_graphs_step_as_the_model_does(fields, make_model, tmp_path):
     """A padded batch against uncached forward passes. A row that has ended repeats its end token."""
     model = enliven(make_model(**SHALLOW, **fields), 4)
-    export_transformersjs_graphs(model, tmp_path, read_search(model))
-    end, graphs = model.config.eos_token_id, Graphs(tmp_path)
+    export_transformersjs_onnx(model, tmp_path, read_search(model))
+    end, graphs = model.config.eos_token_id, OnnxGraphs(tmp_path)
     ids = torch.randint(4, 61, (2, 9), generator=torch.Generator().manual_seed(1))
     mask = (torch.arange(9) < torch.tensor([[9], [5]])).long()
     graphs.encode(ids.masked_fill(mask == 0, model.config.pad_token_id).numpy(), mask.numpy())
@@ -142,9 +142,9 @@ def test_the_code_on_the_card_runs(model, exported, tmp_path):
 
 
 @pytest.mark.slow
-def test_graphs_translate_as_generate_does(model, exported):
+def test_onnx_graphs_translate_as_generate_does(model, exported):
     """Greedy search for a batch of sentences, without transformers.js."""
-    source, graphs = load_tokenizers(str(model))[0], Graphs(exported[0] / "onnx")
+    source, graphs = load_tokenizers(str(model))[0], OnnxGraphs(exported[0] / "onnx")
     settings = {"num_beams": 1, "suppress_tokens": None, "bad_words_ids": None, "min_new_tokens": None}
     sentences = list(compress(SENTENCES, sure_of(model, SENTENCES, **settings)))
     expected = [best["tokens"] for (best,) in generated(model, sentences, **settings)]
@@ -159,9 +159,9 @@ def test_graphs_translate_as_generate_does(model, exported):
 @pytest.mark.slow
 def test_the_folder_has_the_files_and_settings_of_transformersjs(exported):
     folder, output = exported
-    graphs = [f"{part}{size}" for part in ("encoder_model", "decoder_model_merged") for size in ("", "_quantized")]
+    stems = [f"{part}{size}" for part in ("encoder_model", "decoder_model_merged") for size in ("", "_quantized")]
     names = ["README.md", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
-    names += [f"onnx/{graph}.onnx" for graph in graphs]
+    names += [f"onnx/{stem}.onnx" for stem in stems]
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(names)
     assert json.loads((folder / "generation_config.json").read_text()) == {
         "max_new_tokens": 20,
