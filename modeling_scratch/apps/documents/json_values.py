@@ -4,18 +4,25 @@ vue-i18n, Angular and Jed.
 """
 
 import json
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from ...errors import UserError
+from ...languages import is_same_language
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Token
 from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
-from .jed import Keys, jed_entries, stated_language
+from .plural_forms import count_of, is_value, numbers_of, plural_forms_of, translated_text
 from .regions import Region
+
+logger = logging.getLogger(__name__)
+
+_Keys = tuple[str | None, ...]  # the first four keys on the way to a string; None: an index of an array
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*+:)?|[{}\[\]]')
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.")
@@ -36,6 +43,9 @@ _RANGES = re.compile(rf"\s*+(?:{_RANGE}(?:(?!\)\[)[^;])*\]\s*+(?:;\s*+|\Z))++")
 _BESIDE_TEXTS = re.compile(rf"((?:\A|(?<=;))\s*+{_RANGE}|\]\s*+(?:;|\Z))")
 # A link of vue-i18n, whose key goes on to the next space, bracket or bar (message-compiler 11.4).
 _LINK = re.compile(r"@(?:\.[A-Za-z]\w*+)?:\w++(?:[./-]++\w++)*+(?=[^\s|{}@()])")
+# Names of the plural forms in a header of Jed, as jed 1.1 looks for them.
+_PLURALS = ("plural_forms", "Plural-Forms", "plural-forms")
+_FORMS = re.compile(r"nplurals\s*=\s*([1-9])\s*;\s*plural\s*=([^;]+)")
 
 
 def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document:
@@ -78,12 +88,12 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
         return read_message(tokens, kept, write, is_icu=is_icu, quotes=quotes, placeholders=placeholders)
 
     if kind == "jed":
-        messages = jed_entries(text, found["locale_data"], _strings(text), region, target, kept)
+        messages = _jed_entries(text, found["locale_data"], region, target, kept)
         return read_entries(text, list(messages), kept)
     entries = []
     for start, end, keys in _strings(text):
         if keys == (("locale",) if kind == "angular" else ("@@locale",)):
-            name = stated_language(text[start:end], target, "-" if kind == "angular" else "_")
+            name = _stated_language(text[start:end], target, "-" if kind == "angular" else "_")
             entries.append(Entry(start, end, lambda _, name=name: name))
         elif _has_text(kind, keys):
             entries.append(Entry(start, end, partial(_with_links, text[start:end]), region(start, end)))
@@ -104,7 +114,7 @@ def _kind(found: Any) -> str:
     return "arb" if any(key.startswith("@@") for key in top) else ""
 
 
-def _has_text(kind: str, keys: Keys) -> bool:
+def _has_text(kind: str, keys: _Keys) -> bool:
     """Whether the string at these keys is translated."""
     first = keys[0] or ""
     if kind == "angular":
@@ -117,7 +127,7 @@ def _with_links(source: str, written: str) -> str:
     return written if _LINK.search(source) else _LINK.sub(lambda match: f"{match.group()}{{''}}", written)
 
 
-def _strings(text: str) -> Iterator[tuple[int, int, Keys]]:
+def _strings(text: str) -> Iterator[tuple[int, int, _Keys]]:
     """The strings that are values: where each starts and ends, without quotes, and the keys on the way to it."""
     keys: list[str | None] = []  # None: in an array
     for match in _TOKEN.finditer(text):
@@ -141,3 +151,73 @@ def _escape(character: str) -> str:
 
 def _escape_all(character: str) -> str:
     return json.dumps(character)[1:-1]
+
+
+# -- Jed: gettext's messages for programs in JavaScript ----------------------------------------------------------------
+
+
+def _jed_entries(
+    text: str,
+    domains: dict[str, Any],
+    region: Callable[[int, int], Region],
+    target: str | None,
+    kept: KeptWords,
+) -> Iterator[Entry]:
+    """
+    The messages of all domains. A header gets the language and, if they are known, its plural forms, and each message
+    with a plural as many strings as there are forms. Everything else stays. `region` reads a string, given its place.
+    """
+    within = (string for string in _strings(text) if string[2][0] == "locale_data" and len(string[2]) > 2)
+    for (_, domain, *keys), group in groupby(within, lambda string: string[2]):
+        places, found = [(start, end) for start, end, _ in group], domains.get(domain or "")
+        forms = _plural_forms(found.get("") if isinstance(found, dict) else None, target)
+        if keys[0] != "" and len(places) > 1 and forms:
+            yield from _plural(text, places, forms, region, kept)
+        elif keys[0] != "":
+            yield from (Entry(start, end, region=region(start, end)) for start, end in places)
+        elif keys[1:] == ["lang"] or (forms and keys[-1] in _PLURALS):
+            for start, end in places:
+                value = _stated_language(text[start:end], target, "_") if keys[1:] == ["lang"] else forms
+                yield Entry(start, end, lambda _, value=value: value)
+
+
+def _stated_language(old: str, target: str | None, separator: str) -> str:
+    """The language that a translated file names: the target, or the old one if this is the target in some country."""
+    is_kept = target is None or (target.isalpha() and is_same_language(old, target))
+    return old if is_kept else re.sub("[-_]", separator, target or "")
+
+
+def _plural_forms(header: Any, target: str | None) -> str:
+    """The plural forms of a domain in translation, as a header declares them; empty: unknown."""
+    if not isinstance(header, dict) or not target:
+        return ""
+    declared, language = next((header[name] for name in _PLURALS if name in header), ""), header.get("lang")
+    if isinstance(language, str) and is_same_language(language, target) and _FORMS.fullmatch(f"{declared}".strip(" ;")):
+        return declared
+    return plural_forms_of(target) or ""
+
+
+def _plural(
+    text: str, places: list[tuple[int, int]], forms: str, region: Callable[[int, int], Region], kept: KeptWords
+) -> Iterator[Entry]:
+    """
+    The strings of a message with a plural: the first is for the number 1, and the last for many. They stay as they are
+    if a form would say a wrong number; see `translated_text`.
+    """
+    raws, last = [text[start:end] for start, end in places], places[-1]
+    shown = [[raw[start:end] for start, end in kept.spans(raw)] for raw in (raws[0], raws[-1])]
+    values = [[word for word in found if is_value(word)] for found in shown]
+    count = count_of(forms) or 2
+    sources = [translated_text(numbers_of(forms).get(number, set()), *values) for number in range(count)]
+    if None in sources:
+        line = text.count("\n", 0, places[0][0]) + 1
+        logger.info(f"line {line:,}: left as it is: a plural form stands for several numbers, and no text shows which")
+        return
+    for number, source in enumerate(sources):
+        found = region(*(places[0] if source == "singular" else last))
+        if number < len(places):
+            yield Entry(*places[number], region=found)
+        else:
+            yield Entry(last[1] + 1, last[1] + 1, lambda written: f', "{written}"', found)
+    if count < len(places):
+        yield Entry(places[count - 1][1] + 1, last[1] + 1)
