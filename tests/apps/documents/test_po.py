@@ -32,6 +32,47 @@ msgstr ""
 "Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\n"
 
 """
+MESSAGES = r"""#. A comment for translators
+#: src/a.c:1 src/b.c:2
+#, c-format
+msgid "Open the _file %s"
+msgstr ""
+
+#, fuzzy
+#| msgid "Previous"
+msgid "Not quite"
+msgstr ""
+
+msgctxt "menu"
+msgid "Done"
+msgstr "Fertig"
+
+msgctxt "state"
+msgid "Done"
+msgstr   ""
+
+msgid ""
+"A line that goes on "
+"and on, with <b>tags</b> &amp; \"quotes\".\n"
+"  -h, --help     show this\n"
+"    and more\n"
+msgstr ""
+
+#, c-format
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+#, c-format
+msgid "%d dog"
+msgid_plural "%d dogs"
+msgstr[0] "%d Hund"
+msgstr[1] ""
+
+#~ msgid "Obsolete"
+#~ msgstr ""
+"""
 PLURALS = r"""#, c-format
 msgid "One dog slept."
 msgid_plural "%d dogs slept."
@@ -63,8 +104,46 @@ def filled(text: str, translate=backwards, target: str | None = "de") -> list[st
 def checked(text: str, tmp_path) -> str:
     """What `msgfmt --check` says about a catalog."""
     (tmp_path / "x.po").write_text(text)
-    command = ["msgfmt", "--check", "-o", str(tmp_path / "x.mo"), str(tmp_path / "x.po")]
+    command = ["msgfmt", "--check", "--check-accelerators=_", "-o", str(tmp_path / "x.mo"), str(tmp_path / "x.po")]
     return subprocess.run(command, capture_output=True, text=True, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"}).stderr
+
+
+# -- what is translated, and what stays --------------------------------------------------------------------------------
+
+FILLED = {
+    '#, fuzzy\nmsgid ""': 'msgid ""',
+    'msgid "Open the _file %s"\nmsgstr ""': 'msgid "Open the _file %s"\nmsgstr "OPEN THE _FILE %s"',
+    'msgstr   ""': 'msgstr   "DONE"',
+    'and more\\n"\nmsgstr ""': 'and more\\n"\nmsgstr ""\n"A LINE THAT GOES ON AND ON, WITH <b>TAGS</b> &amp; '
+    '\\"QUOTES\\".\\n"\n"  -h, --help     SHOW THIS\\n"\n"    AND MORE\\n"',
+    'files"\nmsgstr[0] ""\nmsgstr[1] ""': 'files"\nmsgstr[0] "%d FILE"\nmsgstr[1] "%d FILES"',
+    '"%d Hund"\nmsgstr[1] ""': '"%d Hund"\nmsgstr[1] "%d DOGS"',
+    "Language: \\n": "Language: de\\n",
+    "=CHARSET": "=UTF-8",
+    "nplurals=INTEGER; plural=EXPRESSION;": "nplurals=2; plural=(n != 1);",
+}
+
+
+def test_only_messages_without_a_translation_get_one():
+    expected = HEADER + MESSAGES
+    for old, new in FILLED.items():
+        assert expected.count(old) == 1
+        expected = expected.replace(old, new)
+    assert translate_document(HEADER + MESSAGES, "po", in_capitals, target="de") == expected
+    assert translate_document(expected, "po", always("x"), target="fr") == expected
+
+
+def structure(text: str):
+    file = polib.pofile("\n" + text)
+    for entry in file:
+        entry.msgstr, entry.msgstr_plural = "", {}
+    return [(str(entry), entry.flags, entry.previous_msgid, entry.obsolete) for entry in file], file.header
+
+
+def test_the_structure_stays():
+    """With words in another order and at other places."""
+    text = HEADER + MESSAGES
+    assert structure(translate_document(text, "po", backwards)) == structure(text)
 
 
 # -- plural forms ------------------------------------------------------------------------------------------------------
@@ -113,6 +192,49 @@ def test_gettext_and_babel_accept_the_plural_forms_and_no_other_number_than_1_re
     shown = [found.ngettext("One dog slept.", "%d dogs slept.", number) for number in range(2_000)]
     assert {number for number, form in enumerate(shown) if form == "ONE DOG SLEPT."} <= {1}
     assert {form for number, form in enumerate(shown) if number != 1} == {"%d DOGS SLEPT."}
+
+
+@pytest.mark.parametrize(("target", "forms"), [("ru", 3), ("ja", 1), ("pt-BR", 2), (None, 2)])
+def test_a_message_gets_as_many_plural_forms_as_the_language_has(target, forms):
+    file = polib.pofile("\n" + translate_document(HEADER + MESSAGES, "po", in_capitals, target=target))
+    made, begun = (file.find(msgid).msgstr_plural for msgid in ("%d file", "%d dog"))
+    first = "%d FILES" if forms == 1 else "%d FILE"
+    assert made == {0: first} | dict.fromkeys(range(1, forms), "%d FILES")
+    assert begun == {0: "%d Hund", 1: "%d DOGS"}  # by a person
+    if target:
+        assert file.metadata["Plural-Forms"].startswith(f"nplurals={forms}; ")
+        assert file.metadata["Language"] == target.replace("-", "_")
+
+
+@needs_gettext
+@pytest.mark.parametrize("target", ["de", "ru", "ja"])
+def test_gettext_accepts_the_translation(target, tmp_path):
+    """Placeholders, line ends, keys and plurals of every message too."""
+    text = HEADER + MESSAGES.replace('msgstr[0] "%d Hund"', 'msgstr[0] ""')
+    assert checked(translate_document(text, "po", in_capitals, target=target), tmp_path) == ""
+
+
+# The languages in the table of gettext 0.21 (gettext-tools/src/plural-table.c).
+GETTEXT_S = (
+    "ja vi ko en de nl sv da no nb nn fo es pt it bg el fi et he eo hu tr pt_BR fr lv ga ro lt ru uk be sr hr cs"
+)
+GETTEXT_S = f"{GETTEXT_S} sk pl sl".split()
+
+
+@pytest.mark.skipif(not shutil.which("msginit"), reason="gettext is not installed")
+@pytest.mark.parametrize("language", GETTEXT_S)
+def test_plural_forms_are_those_of_gettext(language, tmp_path):
+    (tmp_path / "x.pot").write_text(HEADER + MESSAGES)
+    command = ["msginit", "--no-translator", "-l", language, "-i", str(tmp_path / "x.pot"), "-o", "-"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ours = translate_document(HEADER + MESSAGES, "po", in_capitals, target=language)
+    declared = [polib.pofile(f"\n{text}").metadata["Plural-Forms"] for text in (made, ours)]
+    numbers, functions = zip(
+        *(re.fullmatch(r"nplurals=(\d); plural=(.*);", declaration).groups() for declaration in declared), strict=True
+    )
+    assert numbers[0] == numbers[1]
+    first, second = map(gettext.c2py, functions)
+    assert [first(n) for n in range(300)] == [second(n) for n in range(300)]
 
 
 def test_a_form_for_1_and_other_numbers_is_that_of_the_singular_if_it_shows_the_number():
@@ -229,10 +351,35 @@ def test_the_placeholders_of_each_flag_of_gettext_stay(flag):
     ]
 
 
+# Messages with their flags, each word of which goes the other way.
+CONVERSIONS = {
+    ("c-format", "The old man gives %.*s books"): "BOOKS GIVES %.*s MAN OLD THE",
+    ("c-format", "The man has %<PRIuMAX> of %-5<PRIu64> dogs"): "DOGS OF %2$-5<PRIu64> HAS %1$<PRIuMAX> MAN THE",
+    ("c-format", "The man gives %*d of %s dogs"): "DOGS OF %*d GIVES %s MAN THE",
+    ("c-format", "The man has % d of %spx"): "%2$s PX OF HAS %1$ d MAN THE",
+    ("python-format", "The man has % d books"): "BOOKS HAS % d MAN THE",
+    ("c-format", "The man %s has %d/%d dogs"): "DOGS HAS %2$d/%3$d MAN %1$s THE",
+    ("java-printf-format", "The man %s has %,d/%tB dogs, %,d"): "DOGS HAS %2$,d/%3$tB MAN %1$s THE, %4$,d",
+    ("qt-format", "The man has %n of %1px"): "%1 PX OF HAS %n MAN THE",
+}
+
+
+@pytest.mark.parametrize(("flag", "text"), CONVERSIONS)
+def test_the_placeholders_that_a_flag_declares_stay(flag, text):
+    assert filled(message(text, flag)) == [CONVERSIONS[flag, text]]
+
+
+def test_placeholders_without_numbers_keep_their_arguments():
+    text = "The %s sees %d dogs"
+    assert filled(message(text)) == ["DOGS SEES %2$d THE %1$s"]
+    assert filled(message(text, "python-format")) == ["DOGS SEES %s THE %d"]
+    assert filled(message(text), in_capitals) == ["THE %s SEES %d DOGS"]
+
+
 @needs_gettext
 def test_gettext_accepts_the_translations_of_all_its_flags_in_any_order(tmp_path):
     """Of those that gettext 0.21 does not know, the flag has no meaning to it."""
-    text = HEADER
+    text = HEADER + "\n".join(message(text, flag) for flag, text in CONVERSIONS) + "\n"
     for flag, example in FLAGS.items():
         for name, source in (("a", example), ("b", f"{example} and 100% clay")):
             text += f'#, {flag}-format\nmsgctxt "{flag} {name}"\n{message(source)}\n'
@@ -256,6 +403,15 @@ def test_a_message_with_an_unknown_flag_stays_empty(flag, caplog):
         assert filled(message("A dog", known)) == ["DOG A"]
 
 
+def test_a_message_whose_translation_has_other_placeholders_stays_empty():
+    text = message("Half of %s", "c-format")
+    assert filled(text, always("50 %% von")) == ["50 %% von %s"]
+    assert translate_document(text, "po", always("50 % von")) == text
+    assert translate_document(text, "po", always("%s von")) == text
+    plural = '#, c-format\nmsgid "A dog"\nmsgid_plural "%d dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    assert translate_document(plural, "po", always("50 % Hunde")) == plural
+
+
 def test_loops_of_lisp_stay_empty():
     """Their order and nesting matter."""
     assert filled(message("See ~{~a~^, ~} now", "lisp-format")) == [""]
@@ -271,6 +427,7 @@ def test_loops_of_lisp_stay_empty():
         ("The dog is 100% happy", "python-format", ""),
         ("5 % a day", "c-format", ""),
         ("5 % dry", "php-format", ""),
+        ("It has 50 % dogs", "", "DOGS % 50 HAS IT"),
         ("20% wet dogs", "python-format", "DOGS WET 20%"),  # "% w" is none
         ("Hot dogs %d%% of them", "c-format", "THEM OF DOGS %d%% HOT"),
         ("%s%s sleeps", "c-format", "%s%s SLEEPS"),
