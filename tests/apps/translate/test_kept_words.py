@@ -30,90 +30,28 @@ from modeling_scratch.loading import load_config
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 
 # Each stands for a kind.
-KINDS = [
-    "{name}",
-    "{0:.2f}",
-    "{user.größe}",
-    "{{ a b }}",
-    "{{{c}}}",
-    "{{< ref >}}",
-    "{% if d %}",
-    "${e f}",
-    "#{g}",
-    "%{h}",
-]
+KINDS = ["{name}", "{0:.2f}", "{user.größe}", "{{ a b }}", "{{{c}}}", "{{< ref >}}", "{% if d %}", "${e f}", "#{g}"]
+KINDS += ["%{h}"]
 KINDS += ["{ a }", "{a:,.2f}", "{ b:>10 }", "${{ c.D }}", "@{e}", "a@{f}.com"]
-KINDS += [
-    "%s",
-    "%-10s",
-    "%.2f",
-    "%.*s",
-    "%*d",
-    "%2$*1$d",
-    "%<PRIuMAX>",
-    "%ld",
-    "%@",
-    "%1$s",
-    "%(n)d",
-    "%%",
-    "$t(i.j)",
-    "[X4X]",
-    '<x id="1"/>',
-    "<br/>",
-]
+KINDS += ["%s", "%-10s", "%.2f", "%.*s", "%*d", "%2$*1$d", "%<PRIuMAX>", "%ld", "%@", "%1$s", "%(n)d", "%%", "$t(i.j)"]
+KINDS += ["[X4X]", '<x id="1"/>', "<br/>"]
 # java.util.Formatter of Java 21
-KINDS += [
-    "%,d",
-    "%1$,d",
-    "%(,.2f",
-    "%1$(,.2f",
-    "%1$(d",
-    "%,-10d",
-    "%b",
-    "%tB",
-    "%1$tY",
-    "%1$TB",
-    "%-12tA",
-    "%<te",
-    "%<s",
-]
+KINDS += ["%,d", "%1$,d", "%(,.2f", "%1$(,.2f", "%1$(d", "%,-10d", "%b", "%tB", "%1$tY", "%1$TB", "%-12tA", "%<te"]
+KINDS += ["%<s"]
 KINDS += ["%1", "%L2", "%#@files@", "%name%", "$NAME$", ":attribute", "@:message.a", "@.lower:a.b", "@:(a b)"]
 KINDS += ["@:a", "@.upperCase:btn-save", "@:{'a b'}", "@.lower:{name}"]
 KINDS += ["{n, number}", "{d, date, short}", "{n, plural, one {# file} other {# files}}"]
 KINDS += ["{n, plural, =0 {a {b}} other {{g, select, x {{b} c} other {d}}}}"]
 KINDS += ["https://example.org/a?b=c_(d)", "www.example.org", "a.b@example.org", "[^1]"]
 KINDS += ["https://example.org/{id}?q={b}", "www.example.org/{{ a b }}/{{{c}}}"]
-KINDS += [
-    "@anna",
-    "@user@example.org",
-    "@types/node",
-    "#tag",
-    "#tag/nested",
-    "#tag-two",
-    "#größe",
-    ":smile:",
-    ":+1::heart_eyes:",
-    "v1.2.3",
-    "v2.0-rc1",
-]
+KINDS += ["@anna", "@user@example.org", "@types/node", "#tag", "#tag/nested", "#tag-two", "#größe", ":smile:"]
+KINDS += [":+1::heart_eyes:", "v1.2.3", "v2.0-rc1"]
 KINDS += ["`a b`", "``c d``"]
 ORDINARY = ["50% of 50%ige 100 %ig", "# 1, #1", "$5.99 US$5", "10:30:45 at 3:2", '{a set of} {a, b} { c d } {"d": 1}']
-ORDINARY += [
-    ":-) :D ;) 8:",
-    "C# F#m AT&T",
-    "a < b > c",
-    "it`s not what it isn`t",
-    "``quoted'' and ``cited''",
-    "[sic] [1] [Y4Y]",
-]
-ORDINARY += [
-    "V8 v2 1.2.2020 3.5",
-    "me @ home for 5 @ 3",
-    "std::vector::size",
-    "Note: this: that",
-    "5 %, 7 % de",
-    "x_y and/or",
-]
+ORDINARY += [":-) :D ;) 8:", "C# F#m AT&T", "a < b > c", "it`s not what it isn`t", "``quoted'' and ``cited''"]
+ORDINARY += ["[sic] [1] [Y4Y]"]
+ORDINARY += ["V8 v2 1.2.2020 3.5", "me @ home for 5 @ 3", "std::vector::size", "Note: this: that", "5 %, 7 % de"]
+ORDINARY += ["x_y and/or"]
 ORDINARY += ["100% clay", "5%, and 7%,d", "50% of", "the %(s) of", "20%(a), 5%tB", "a %total, %Theb, 20 %(so)", "% d"]
 ORDINARY += ["e.g. a.m.", "(see below)", "100%, 20%i", "a@b", "[ ]x"]
 
@@ -183,59 +121,11 @@ def test_own_patterns_and_literals_are_kept_too():
             own_pattern(pattern)
 
 
-HOSTILE = [
-    "{",
-    "{{",
-    "{{{a",
-    "{%",
-    "${",
-    "{n,plural,",
-    "{n,plural,{a}",
-    "{n,plural,}",
-    "{ ",
-    "{:",
-    "{a:,",
-    "a@{",
-    "a@{}",
-    "#a-",
-    "#a/#",
-    "%(",
-    "%(,",
-    "%1$(-",
-    "%<,",
-    "%,(-#",
-    "{a}/",
-    "{a}, ",
-    "%1",
-    "%0",
-    "$t(",
-    "[X1",
-    "<a",
-]
-HOSTILE += [
-    "@a",
-    "@",
-    "@a.",
-    "#a",
-    "#",
-    ":a",
-    ":a:",
-    ":",
-    "v1.",
-    "v1.2",
-    "`",
-    "`a ",
-    "``a",
-    "a@",
-    "a.",
-    "www.",
-    "http://(",
-    "http://{",
-    "http://{a",
-    "http://{{a}",
-    "[^",
-    " ",
-]
+HOSTILE = ["{", "{{", "{{{a", "{%", "${", "{n,plural,", "{n,plural,{a}", "{n,plural,}", "{ ", "{:", "{a:,", "a@{"]
+HOSTILE += ["a@{}", "#a-", "#a/#", "%(", "%(,", "%1$(-", "%<,", "%,(-#", "{a}/", "{a}, ", "%1", "%0", "$t(", "[X1"]
+HOSTILE += ["<a"]
+HOSTILE += ["@a", "@", "@a.", "#a", "#", ":a", ":a:", ":", "v1.", "v1.2", "`", "`a ", "``a", "a@", "a.", "www."]
+HOSTILE += ["http://(", "http://{", "http://{a", "http://{{a}", "[^", " "]
 HOSTILE += ["{name} ", "{name}, a ", "%s.", "(%s ", "a{b}"]
 HOSTILE += [("%", "0"), ("%1$", "0"), ("%(a)", "0"), ("%.", "0")]  # zeros are flags and digits; once begun
 
