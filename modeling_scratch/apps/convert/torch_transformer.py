@@ -257,10 +257,9 @@ def read_torch(
     Raises:
         UserError: a weight is missing, has an unexpected shape, or has no counterpart.
     """
-    if wrong := [str(name) for name, value in state.items() if not (isinstance(name, str) and _is_dense(value))]:
-        raise UserError(
-            f"not a state dict: {_listed(wrong)} is not a dense tensor; save the result of model.state_dict()"
-        )
+    pairs = state.items()
+    if wrong := [f"{name}" for name, value in pairs if not (isinstance(name, str) and isinstance(value, torch.Tensor))]:
+        raise UserError(f"not a state dict: {_listed(wrong)} is not a tensor; save the result of model.state_dict()")
     prefix = _find_prefix(state)
     names = {
         SOURCE_EMBEDDING: _find(state, source_embedding, "source_embedding"),
@@ -370,11 +369,6 @@ def _find(state: Mapping[str, torch.Tensor], given: str, what: str) -> str:
     if state[name].ndim != 2:
         raise UserError(f"{what} has the shape {tuple(state[name].shape)}; it must be (vocabulary, d_model)")
     return name
-
-
-def _is_dense(value: Any) -> bool:
-    """Whether a value is a dense tensor with data and at least one dimension."""
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta and value.ndim > 0
 
 
 def _is_sinusoidal(table: torch.Tensor, d_model: int) -> bool:
