@@ -21,8 +21,8 @@ def prepared_marian(folder: Path, options: PushOptions, card: str) -> AbstractCo
     Convert a model that has been checked, check the result, and look at its repository, `options.marian`.
 
     Args:
-        options: those of the push of the model.
-        card: the model's.
+        options: of the model's own push.
+        card: the model's card.
 
     Raises:
         UserError: Marian cannot express the model, or the reasons of `prepared_push`.

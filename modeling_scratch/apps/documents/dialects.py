@@ -112,7 +112,7 @@ _DESTINATION = re.compile(rf"(?:[^\s(){{}}<>]|{_TEMPLATE})+")
 
 def add_dialects(parser: MarkdownIt) -> None:
     """
-    Add rules: blocks of type "line", whose `meta` has the range of characters and that of the text in it, and "mdx" in
+    Add rules: blocks of type "line", whose `meta` has the ranges of the line and of the text in it, and "mdx" in
     the environment if there are imports or exports; "layout" for tables; "kept" and "pair" in text; templates in
     addresses. The environment must have "lines before", the number of lines before the text, for messages.
     """

@@ -72,7 +72,7 @@ class _Part(FormattedPart):
 
     def __init__(self, content: bytes):
         super().__init__(content)
-        self._fields: list[str] = []  # those that are open, which may end in a later paragraph
+        self._fields: list[str] = []  # the open ones, which may end in a later paragraph
         self._field_count = 0
         root = self.root.elements[0]
         self._prefix = re.match(r"<([^\s/>:]*:)?", self.opening(root))[1] or ""

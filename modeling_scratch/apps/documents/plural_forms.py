@@ -86,7 +86,7 @@ def translated_text(
     says so, since {0} and %s may be anything; one of the plural alone is, since a singular may leave out nothing else.
 
     Args:
-        numbers: those that the form stands for.
+        numbers: the numbers that the form stands for.
         singular, plural: the placeholders of the two texts.
         is_typed: whether all placeholders for numbers have a type that says so.
     """

@@ -130,8 +130,8 @@ def rest_written(written: str) -> str:
 
 def rest_references(text: str) -> tuple[list[str], list[str]]:
     """
-    All markup but emphasis, in a fixed order; and that of which Sphinx 9.0 compares the order between a message and its
-    translation: references to footnotes, citations and named links.
+    All markup but emphasis, in a fixed order; and, in their own order, the references to footnotes, citations and named
+    links: Sphinx 9.0 warns if these come in another order in the translation.
     """
     tokens = (token for token in rest_tokens(text, ()) if isinstance(token, Markup) and token.name in ("", "`"))
     found = [_SEPARATORS.sub("", token.raw) for token in tokens if token.kind != "open"]

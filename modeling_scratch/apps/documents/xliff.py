@@ -120,7 +120,7 @@ class _Reader:
     Reads the units of a file.
 
     Args:
-        placeholders: those of its messages, besides kept words.
+        placeholders: matches what stays in its messages besides kept words.
     """
 
     def __init__(self, text: str, kept: KeptWords, placeholders: re.Pattern[str]):
@@ -150,7 +150,7 @@ class _Reader:
             return self._missing_segments(content, old, preserves)
         entry = self._target(unit, source, content, old, self._region(content, preserves))
         if unit.local_name == "segment" and unit.attributes.get("state", "initial") == "initial":
-            tag = _SUB_STATE.sub("", self._text[unit.start : unit.first])  # it is that of the old state
+            tag = _SUB_STATE.sub("", self._text[unit.start : unit.first])  # it belongs to the old state
             tag = _attributed(tag, "state", "translated")
             return [Entry(unit.start, unit.first, lambda _: tag), entry]
         return [entry]
@@ -207,7 +207,7 @@ class _Reader:
 
     def _tokens(self, content: XmlNode, preserves: bool) -> Iterator[Token]:
         """The tokens of the content of an element."""
-        is_data = False  # whether the text is that of CDATA
+        is_data = False  # whether the text is in CDATA
         for node, start, end in content.parts(self._is_whole):
             raw = self._text[start:end]
             if node.name == "!":

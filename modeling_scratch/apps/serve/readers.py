@@ -49,7 +49,7 @@ def sentences_of(
 
     Args:
         format: a key of `documents.FORMATS`.
-        languages: the language of the texts, as in `Paragraphs`, and that of their translations.
+        languages: of the texts, as in `Paragraphs`, and of their translations.
         kept: what stays in them; None: the model is not a translator.
         most: the most characters of text in all of them.
 

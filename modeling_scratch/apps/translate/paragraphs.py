@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 @dataclass(frozen=True)
 class Translated:
     """
-    A translation, and which of its words translate which source words. Words are those of `str.split()`, from 0.
+    A translation, and which of its words translate which source words. Words are what `str.split()` returns, from 0.
 
     Args:
         links: pairs of a source word and a target word. Empty if unknown.
