@@ -1,43 +1,31 @@
-"""The `scratch` command. Each command's module is imported only when it runs, so help does not wait for torch."""
+"""Where the project's processes begin: `scratch`, `python -m modeling_scratch`, train.py and hub_upload.py."""
 
-from importlib import import_module
+import os
+import signal
 
-import typer
-import typer.main
-from typer.core import TyperGroup
+from .errors import escape_what_output_lacks
 
-# Modules of this package's `commands`, and their descriptions in `scratch --help`.
-COMMANDS = {
-    "train": "Train a model from a recipe; resume a run.",
-    "evaluate": "Score a model on the data of a recipe.",
-    "compare": "Compare the scores of runs, with intervals and significance.",
-    "improve": "Train a better model of the same size from a run's own pairs.",
-    "translate": "Run a model on lines, texts and documents.",
-    "serve": "Serve a web page and LibreTranslate's API.",
-    "upload": "Check a model folder and push it to the Hub as one commit.",
-    "convert": "Convert from and to Marian and PyTorch, and to CTranslate2.",
-    "export": "Export a model as a web page or for transformers.js.",
-    "figures": "Draw curves, attention, positions and the architecture.",
-    "corpus": "Write the embedded corpus to text files.",
-    "recipes": "List the recipes that come with this package.",
-}
+# How many turns a waiting thread of PyTorch spins before it gives up its core. By default (300,000), two trainings on
+# the same cores all but stop each other; with too few, one alone spends its time falling asleep and waking up
+# (docs/lab/performance.md, Beside another training).
+SPIN_COUNT = "5000"
 
 
-class _Commands(TyperGroup):
-    def resolve_command(self, ctx, args):
-        name, _, rest = super().resolve_command(ctx, args)
-        module = import_module(f".commands.{name}", __package__)
-        app = getattr(module, "app", None)
-        if app is None:
-            app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            app.command()(module.main)
-        return name, typer.main.get_command(app), rest
+def main(command: str | None = None) -> None:
+    """Set up this process, then run a command; None: the one that the arguments begin with."""
+    # Before torch is imported, since libraries read these once.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    # By default, oneDNN caches 1,024 kernels. Batches have more shapes than that, so it would keep making kernels anew,
+    # in ever more memory.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+    escape_what_output_lacks()  # of `--help` too
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
+    from .commands import app, load_command
 
+    (load_command(command) if command else app)()
 
-_HELP = "Train a Transformer on pairs of sequences, such as translations; score it, run it and share it."
-app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
-for _name, _help in COMMANDS.items():
-    app.command(_name, help=_help)(lambda: None)  # a placeholder, which `resolve_command` replaces
 
 if __name__ == "__main__":
-    app()
+    main()

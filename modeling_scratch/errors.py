@@ -1,12 +1,21 @@
-"""Errors that users can fix, how messages quote text, and the redaction of tokens."""
+"""Errors that users can fix, how messages quote and print text, and the redaction of tokens."""
 
 import logging
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 
 TOKEN = re.compile(r"hf_[A-Za-z0-9]{10,}")
+
+
+def escape_what_output_lacks() -> None:
+    """Escape what the encoding of standard output lacks: a text may not fit the locale, or a name not be UTF-8."""
+    for stream in (sys.stdout, sys.stderr):  # Python's own standard error is like this already
+        if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def redact(text: str) -> str:

@@ -8,8 +8,6 @@ The run must have the recipe of that name, the test set and the way of scoring o
 within three standard deviations of the mean of the seeds there.
 """
 
-from modeling_scratch.commands import upload  # isort: skip; first, since importing the package prepares the process
-
 import hashlib
 import statistics
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from modeling_scratch.commands import upload
 from modeling_scratch.commands.cli import one_line_errors
 from modeling_scratch.data.sources import load_split
 from modeling_scratch.data.tokenizer import texts

@@ -14,9 +14,7 @@ Train in an environment that uv makes for this file (PEP 723). Arguments are tho
 Until the package is on an index, it comes from a git repository: put the address of yours above.
 """
 
-import sys
-
-from modeling_scratch.__main__ import app
+from modeling_scratch.__main__ import main
 
 if __name__ == "__main__":
-    app(["train", *sys.argv[1:]], prog_name="scratch")
+    main("train")

@@ -13,11 +13,11 @@ import typer
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .. import escape_what_output_lacks
 from ..errors import (
     ProcessError,
     Stopped,
     UserError,
+    escape_what_output_lacks,
     explained_import,
     explained_name,
     is_lack_of_memory,
@@ -96,7 +96,7 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         interrupted: the line for Ctrl-C.
     """
     escape_what_output_lacks()
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the package's __init__.py
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see __main__.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

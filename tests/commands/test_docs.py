@@ -16,8 +16,7 @@ import typer
 from conftest import ROOT, SMALL_MODEL
 
 from modeling_scratch import ScratchConfig
-from modeling_scratch.__main__ import app
-from modeling_scratch.commands import upload
+from modeling_scratch.commands import app, upload
 from modeling_scratch.hub.allowed_files import ALLOWED
 from modeling_scratch.model.translation_pipeline import TARGET_FOLDER
 from modeling_scratch.recipe.reading import read_yaml

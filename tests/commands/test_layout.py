@@ -84,7 +84,7 @@ def test_public_names_and_modules_are_unique():
 
 
 def test_models_and_pipelines_are_imported_from_the_package_that_registers_them():
-    """In commands nothing else does, and then the Auto classes know no models of type `scratch`."""
+    """Nothing else does, and without it the Auto classes know no models of type `scratch`."""
     modules = {"modeling_scratch", "translation_pipeline"}
     direct = {f"modeling_scratch.model.{module}.Scratch" for module in modules}
     for path in MODULES:

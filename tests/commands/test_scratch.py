@@ -1,14 +1,12 @@
 """The command `scratch` in an empty folder: its list of commands, help, and recipes by name."""
 
 import re
-import sys
 
 import pytest
 from conftest import ROOT, run_command
 from typer.testing import CliRunner
 
-import modeling_scratch
-from modeling_scratch.__main__ import COMMANDS, app
+from modeling_scratch.commands import COMMANDS, app
 
 
 @pytest.fixture(autouse=True)
@@ -29,57 +27,49 @@ def test_every_recipe_is_listed_with_its_purpose():
 
 
 def test_every_command_is_listed():
-    modules = (ROOT / "modeling_scratch" / "commands").glob("*.py")
+    modules = (ROOT / "modeling_scratch" / "commands").glob("[!_]*.py")
     found = [path.stem for path in modules if re.search(r"^(def main\(|app = )", path.read_text(), re.MULTILINE)]
     assert sorted(COMMANDS) == sorted(found)
     listed = scratch("--help")
     assert all(f" {command} " in listed for command in found)
 
 
-@pytest.mark.parametrize(
-    ("is_command", "line", "started"),
-    [
-        (True, "python -m modeling_scratch translate", "-m"),
-        (True, "python -um modeling_scratch.apps.convert", "-m"),
-        (True, "python -mmodeling_scratch", "-m"),
-        (True, "python train.py", "ROOT/train.py"),
-        (True, "python hub_upload.py", "hub_upload.py"),
-        (True, "scratch train", "INSTALLED/scratch"),
-        (False, "python -m modeling_scratch_too", "-m"),
-        (False, "python -m pytest", "-m"),
-        (False, "python -c pass", "-c"),
-        (False, "somebody's", "THEIRS/scratch"),
-        (False, "python train.py", "THEIRS/train.py"),
-    ],
-)
-def test_our_commands_are_recognized(is_command, line, started, tmp_path, monkeypatch):
-    """They import the model late. Elsewhere, importing the package registers it with the Auto classes."""
-    (tmp_path / "scratch").write_text("import modeling_scratch\n")
-    (tmp_path / "installed").mkdir()
-    (tmp_path / "installed" / "scratch").write_text("import sys\nfrom modeling_scratch.__main__ import app\n")
-    folders = {"ROOT": ROOT, "THEIRS": tmp_path, "INSTALLED": tmp_path / "installed"}
-    for name, folder in folders.items():
-        started = started.replace(name, str(folder))
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", [started])
-    monkeypatch.setattr(sys, "orig_argv", line.split())
-    assert modeling_scratch._is_command() == is_command
+def test_importing_the_package_changes_nothing_outside_it(tmp_path):
+    """Whatever the importing script is called."""
+    importing = (
+        "import logging, os, signal, sys, warnings\n"
+        "from importlib import import_module\n"
+        "def state():\n"
+        "    handlers = [signal.getsignal(number) for number in signal.valid_signals()]\n"
+        "    errors = sys.stdout.errors, sys.stderr.errors, sys.excepthook, list(warnings.filters)\n"
+        "    return dict(os.environ), handlers, errors, list(sys.meta_path), list(logging.root.handlers)\n"
+        "before = state()\n"
+        "import modeling_scratch.__main__\n"
+        f"for command in {list(COMMANDS)}:\n"
+        "    import_module(f'modeling_scratch.commands.{command}')\n"
+        "assert state() == before\n"
+    )
+    for name in ("scratch", "train.py"):
+        (tmp_path / name).write_text(importing)
+        done = run_command(str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
 
 
-def test_help_and_lists_are_shown_without_importing_torch(tmp_path):
-    """In one process that looks like the installed command."""
+def test_help_and_lists_are_shown_without_importing_torch():
+    """All in one process."""
     calls = [["recipes"], ["--help"], *([command, "--help"] for command in COMMANDS)]
-    (tmp_path / "scratch").write_text(
+    code = (
         "import sys\n"
-        "from modeling_scratch.__main__ import app\n"
+        "from modeling_scratch.__main__ import main\n"
         f"for arguments in {calls}:\n"
+        "    sys.argv[1:] = arguments\n"
         "    try:\n"
-        "        app(arguments)\n"
+        "        main()\n"
         "    except SystemExit as end:\n"
         "        assert end.code == 0, arguments\n"
         "    assert 'torch' not in sys.modules, arguments\n"
     )
-    done = run_command(str(tmp_path / "scratch"))
+    done = run_command("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: ") == len(calls) - 1
 
@@ -95,17 +85,17 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_standard_output_may_be_any_object(tmp_path):
-    (tmp_path / "scratch").write_text(
+def test_standard_output_may_be_any_object():
+    code = (
         "import io, sys\n"
         "sys.stdout = io.StringIO()\n"
-        "from modeling_scratch.__main__ import app\n"
+        "from modeling_scratch.__main__ import main\n"
         "try:\n"
-        "    app(['recipes'])\n"
+        "    main('recipes')\n"
         "finally:\n"
         "    print(sys.stdout.getvalue(), file=sys.stderr)\n"
     )
-    done = run_command(str(tmp_path / "scratch"))
+    done = run_command("-c", code)
     assert done.returncode == 0, done.stderr
     assert "multi30k-en-de" in done.stderr
 

@@ -4,15 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import torch
 from conftest import ROOT, quick_run
 
-from modeling_scratch import SPIN_COUNT
+from modeling_scratch.__main__ import SPIN_COUNT
 from modeling_scratch.training import processes
 from modeling_scratch.training.folder import STATE
 from modeling_scratch.training.progress import Progress
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 @pytest.fixture
@@ -49,14 +52,31 @@ def test_only_a_single_process_on_the_cpu_keeps_its_threads():
     assert Progress(processes=1, device="cuda", threads=8).threads_on_cpu() == 0
 
 
+# What a script that an installer writes does for `scratch`.
+SCRIPT = "import sys; from {} import {} as main; sys.exit(main())".format(*PROJECT["scripts"]["scratch"].split(":"))
+
+
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [({}, SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, None)],
+    "command",
+    [["train.py"], ["hub_upload.py", "x", "y/z"], ["-m", "modeling_scratch", "train"], ["-c", SCRIPT, "train"]],
+    ids=["train.py", "hub_upload.py", "module", "script"],
 )
-def test_commands_limit_how_long_threads_spin_unless_the_user_has_set_it(given, expected):
-    code = "import os, sys; sys.argv = ['train.py']; import modeling_scratch; print(os.environ.get('GOMP_SPINCOUNT'))"
-    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    environment = {name: value for name, value in os.environ.items() if name not in names} | given
-    command = [sys.executable, "-c", code]
-    found = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert found.strip() == str(expected)
+def test_commands_limit_how_long_threads_spin_unless_the_user_has_set_it(command, tmp_path):
+    """They set it, and the number of kernels that oneDNN caches, before torch is imported."""
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    (tmp_path / "typer.py").write_text(  # in place of what all of them import first
+        "import json, os, sys\n"
+        "assert 'torch' not in sys.modules\n"
+        f"print(json.dumps([os.environ.get(name) for name in {names}]), flush=True)\n"
+        "os._exit(0)\n"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    for given, expected in (
+        ({}, [None, SPIN_COUNT, "8192"]),
+        ({"GOMP_SPINCOUNT": "7", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, [None, "7", "9"]),
+        ({"OMP_WAIT_POLICY": "passive"}, ["passive", None, "8192"]),
+    ):
+        environment = inherited | {"PYTHONPATH": f"{tmp_path}:{ROOT}"} | given
+        started = [sys.executable, *command]
+        done = subprocess.run(started, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == expected

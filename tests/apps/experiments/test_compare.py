@@ -13,7 +13,7 @@ from conftest import few_sentences, quick_run, read_metrics
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from modeling_scratch.__main__ import app
+from modeling_scratch.commands import app
 from modeling_scratch.metrics import bleu_significance, score
 from modeling_scratch.training.curves import comparison_figure
 from modeling_scratch.training.folder import write_translations

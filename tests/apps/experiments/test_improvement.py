@@ -16,10 +16,9 @@ from translators import load
 from typer.testing import CliRunner
 
 from modeling_scratch import files
-from modeling_scratch.__main__ import app
 from modeling_scratch.apps.experiments import improve as improvement
 from modeling_scratch.apps.experiments.improve import ImprovementOptions, ImprovementPlan, ShardedTranslation
-from modeling_scratch.commands import improve
+from modeling_scratch.commands import app, improve
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import curves

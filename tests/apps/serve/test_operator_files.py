@@ -9,7 +9,7 @@ import yaml
 from conftest import ROOT
 from typer.testing import CliRunner
 
-from modeling_scratch.__main__ import app
+from modeling_scratch.commands import app
 
 FOLDER = ROOT / "configuration" / "serve"
 
