@@ -30,12 +30,12 @@ def main(
     with one_line_errors(debug):
         from ..apps.experiments.compare import compare, read_runs
 
-        records = read_runs(runs)
+        named_runs = read_runs(runs)
         if out is not None:
             from ..training.curves import comparison_figure, save
 
-            save(comparison_figure({name: run.records for name, run in records.items()}), out)
-        comparison = compare(records)
+            save(comparison_figure({name: run.records for name, run in named_runs.items()}), out)
+        comparison = compare(named_runs)
         facts = asdict(comparison)
         # JSON in ASCII: standard output may have any encoding.
         text = json.dumps(facts, indent=2) if as_json else "\n\n".join(comparison_text(comparison))
@@ -53,10 +53,10 @@ def comparison_text(comparison: "Comparison") -> list[str]:
         parts += ["The recipes are the same."]
     if comparison.significance:
         rows = [
-            [each.run, each.test_set, f"{each.difference:+.2f}", f"{each.p_value:.3f}"]
-            for each in comparison.significance
+            [test.run, test.test_set, f"{test.difference:+.2f}", f"{test.p_value:.3f}"]
+            for test in comparison.significance
         ]
-        signatures = ", ".join(dict.fromkeys(each.signature for each in comparison.significance))
+        signatures = ", ".join(dict.fromkeys(test.signature for test in comparison.significance))
         parts += [
             f"Against {names[0]}, by sacreBLEU's paired bootstrap ({signatures})\n\n"
             + aligned_table(["run", "set", "BLEU difference", "p"], rows),

@@ -44,7 +44,7 @@ def main(
     ] = None,
     key_optional: Annotated[bool, typer.Option(help="requests without a key are served too")] = False,
     requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="the most of an address; default: any number")
+        int | None, typer.Option(min=1, help="the most that an address may send; default: any number")
     ] = None,
     forwarded_allow_ips: Annotated[
         str,
@@ -72,7 +72,7 @@ def main(
     ] = None,
     metrics_key: Annotated[
         str | None,
-        typer.Option(envvar="SCRATCH_METRICS_KEY", help="a bearer token for /metrics, which else is for this machine"),
+        typer.Option(envvar="SCRATCH_METRICS_KEY", help="a bearer token for /metrics; default: only for this machine"),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -108,8 +108,8 @@ def main(
             with before_forking() if is_torch else nullcontext(cores_of_process()) as cores:
                 load = partial(ENGINES[engine], **({"dtype": dtype} if is_torch else {}))
                 directions = Directions(load_direction(model, load) for model in models)
-                engines = [each.engine for each in directions.all]
-                count = worker_count(workers, all(each.can_fork for each in engines), cores)
+                engines = [direction.engine for direction in directions.all]
+                count = worker_count(workers, all(engine.can_fork for engine in engines), cores)
                 pool = Pool(engines, count, cores, listener)
             limits = Limits(max_characters, max_waiting, timeout, max_file_bytes)
             service = Service(directions, limits, clients, tuple(allow_origin or ()), pool, kept, metrics_key)

@@ -84,7 +84,7 @@ def main(
     confidence: Annotated[
         bool, typer.Option("--confidence", help="write CONFIDENCE, from 0 to 1, and a tab before each output")
     ] = False,
-    alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
+    alignments: Annotated[bool, typer.Option("--alignments", help="write word links after each output")] = False,
     batch_tokens: _BatchTokens = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
     dtype: Dtype = None,
@@ -127,7 +127,7 @@ def main(
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
         names = [model, *(others or [])]
-        if text := next((each for each in names[1:] if Path(each).is_file()), None):
+        if text := next((name for name in names[1:] if Path(name).is_file()), None):
             raise UserError(f"{text} is a file, not a model; to translate it: --input {shlex.quote(text)}")
         input, output = (None if name == "-" else name for name in (input, output))
         if format is None and input is not None and features_column is None:
@@ -203,7 +203,7 @@ def main(
 
 
 def _beginning(path: Path) -> bytes:
-    """The first bytes of a file; none of what can be read only once, or cannot be read, which is told later."""
+    """The first bytes of a file; none if they can be read only once (a pipe) or not at all (see `_check_input`)."""
     try:
         with path.open("rb") if path.is_file() else BytesIO() as file:
             return file.read(8)
@@ -212,7 +212,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def _check_input(path: Path) -> None:
-    """Raise UserError for an input that is not there, or a folder: rather now than after loading the model."""
+    """Raise UserError for an input that is missing or a folder, before the model is loaded."""
     with reading(path):
         if S_ISDIR(path.stat().st_mode):
             raise UserError(f"--input {path}: this is a folder; name a file")
@@ -240,7 +240,7 @@ def _check_features(features: str | None, column: int | None, format: str | None
         return
     name = "--features" if column is None else "--features-column"
     if None not in (features, column):
-        raise UserError("--features is for all lines, --features-column for each; give one of them")
+        raise UserError("--features is for all lines, --features-column for each line; give one of them")
     if format in FORMATS:
         raise UserError(f"{name} is for lines; leave out --format {format}")
     if alignments:

@@ -107,8 +107,8 @@ def _push(folder: Path, options: "PushOptions") -> None:
 
             pushes.append(stack.enter_context(prepared_space(folder, options)))
         with reporting("the model is pushed") as lines:
-            for each in pushes:
-                lines.append(each.send().describe())
+            for push in pushes:
+                lines.append(push.send().describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
