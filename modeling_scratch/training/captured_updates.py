@@ -1,11 +1,14 @@
 """
 Capture the kernels of an update once, as CUDA graphs, and replay them: an update of a small model has a thousand
 kernels, which a host takes longer to launch than the GPU to run.
+
+Each captured update is first compared with a plain one.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -26,6 +29,11 @@ _MOST_SHAPES = 64  # of which CUDA graphs are kept: each takes a few megabytes, 
 # A GPU must have so many times the memory that a plain update takes: captured ones share up to twice that, which the
 # plain ones, of new shapes, cannot use.
 _ROOM = 3
+# How much a captured update may differ from a plain one, relative to it: its loss and gradient norm by some rounding
+# errors of its products, in TF32 or bfloat16. The change of the weights differs more, since Adam scales up gradients
+# that are nothing but rounding; without the optimizer's step, or for another batch, it differs by 1 or more.
+_MOST_DIFFERENCE = {"no": 4 * 2**-10, "bf16": 4 * 2**-7}
+_MOST_DIFFERENCE_OF_CHANGE = 0.25
 
 
 def may_capture(accelerator: Accelerator, model: nn.Module | None = None) -> bool:
@@ -54,13 +62,21 @@ class _Captured:
     passes: torch.cuda.CUDAGraph
     step: torch.cuda.CUDAGraph
 
+    def replay_passes(self, micro_batches: MicroBatches) -> None:
+        """Make the passes over these micro-batches, which may be on the host."""
+        for static, given in zip(self.micro_batches, micro_batches, strict=True):
+            for name, tensor in given.items():
+                static[name].copy_(tensor, non_blocking=True)
+        self.passes.replay()
+
 
 class CapturedTrainingStep(TrainingStep):
     """
     A TrainingStep that makes an update plainly the first time that micro-batches have some shapes, captures it the
-    second time, and replays it from then on. Everything that changes from update to update is on the device: the batch,
-    its number of target tokens, the learning rate. CUDA graphs share their memory, so the next one that is replayed
-    overwrites whatever an update leaves elsewhere than in weights, states, `loss_sums` and `gradient_norm`.
+    second time, and replays it from then on. If a captured update differs from a plain one, all updates are made
+    plainly. Everything that changes from update to update is on the device: the batch, its number of target tokens, the
+    learning rate. CUDA graphs share their memory, so the next one that is replayed overwrites whatever an update leaves
+    elsewhere than in weights, states, `loss_sums` and `gradient_norm`.
     """
 
     def __init__(self, accelerator: Accelerator, model: PreTrainedModel, optimization: OptimizationSection):
@@ -75,7 +91,7 @@ class CapturedTrainingStep(TrainingStep):
         self.current: _Captured | None = None  # of this update; None: it is made plainly
         self.has_stepped = False  # an optimizer makes its state at its first step
         self.needed = 0  # bytes, the most that plain passes have taken
-        self.has_warned = False
+        self.captures = True  # False: no more shapes are captured
 
     def __call__(self, batch: BatchShare, *arguments, **options) -> StepResult:
         """Like the method that it overrides, on another stream than the default one, which cannot be captured."""
@@ -93,25 +109,21 @@ class CapturedTrainingStep(TrainingStep):
         self, micro_batches: Iterable[dict[str, torch.Tensor]], count: int, target_tokens: int | torch.Tensor
     ) -> None:
         """Like the method that it overrides. The micro-batches are on the host (pinned) or the device."""
-        micro_batches = list(micro_batches)
-        self.target_tokens.fill_(target_tokens)
+        micro_batches, device = list(micro_batches), self.accelerator.device
         key = tuple(tensor.shape for micro_batch in micro_batches for tensor in micro_batch.values())
-        is_due = key in self.seen and key not in self.captured and len(self.captured) < _MOST_SHAPES
-        if is_due and self.has_stepped and self._has_room():
-            self.captured[key] = self._capture(micro_batches)
+        is_due = self.captures and key in self.seen and key not in self.captured and self.has_stepped
+        self.target_tokens.fill_(target_tokens)
+        if is_due and len(self.captured) < _MOST_SHAPES and self._has_room():
+            self._capture_and_compare(key, micro_batches)
         self.seen.add(key)
         self.current = self.captured.get(key)
         if self.current is None:
-            before = torch.cuda.memory_allocated(self.accelerator.device)
-            torch.cuda.reset_peak_memory_stats(self.accelerator.device)
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
             super().make_passes(micro_batches, count, self.target_tokens)
-            peak = torch.cuda.max_memory_allocated(self.accelerator.device)
-            self.needed = max(self.needed, peak - before)
+            self.needed = max(self.needed, torch.cuda.max_memory_allocated(device) - before)
         else:
-            for static, given in zip(self.current.micro_batches, micro_batches, strict=True):
-                for name, tensor in given.items():
-                    static[name].copy_(tensor, non_blocking=True)
-            self.current.passes.replay()
+            self.current.replay_passes(micro_batches)
 
     def step_optimizer(self) -> None:
         """Like the method that it overrides."""
@@ -122,24 +134,44 @@ class CapturedTrainingStep(TrainingStep):
             self.current.step.replay()
 
     def _has_room(self) -> bool:
+        """Whether the memory suffices for the CUDA graphs, and for the copies that comparing takes."""
         device = self.accelerator.device
         free, _ = torch.cuda.mem_get_info(device)
-        ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if free + ours >= _ROOM * self.needed:
-            return True
-        if not self.has_warned:
-            self.has_warned = True
-            logger.warning(
-                f"updates are not captured, which is slower: the GPU has {(free + ours) / 2**30:.1f} GiB beside the "
-                f"model, and {_ROOM * self.needed / 2**30:.1f} are needed; larger "
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        needed = _ROOM * self.needed + 2 * sum(tensor.nbytes for tensor in [*self._weights(), *self._states()])
+        if free < needed:
+            self._stop_capturing(
+                f"the GPU has {free / 2**30:.1f} GiB beside the model, and {needed / 2**30:.1f} are needed; larger "
                 "optimization.gradient_accumulation_steps need less"
             )
-        return False
+        return free >= needed
+
+    def _stop_capturing(self, reason: str) -> None:
+        self.captures = False
+        logger.warning(f"{'no more' if self.captured else 'no'} updates are captured, which is slower: {reason}")
+
+    def _capture_and_compare(self, key: tuple, micro_batches: MicroBatches) -> None:
+        """Capture the update of some shapes, to be replayed from now on unless it differs from a plain one."""
+        captured = self._capture(micro_batches)
+        plain_passes = partial(super().make_passes, micro_batches, len(micro_batches), self.target_tokens)
+        plain, change = self._outcome(plain_passes, super().step_optimizer)
+        found, other = self._outcome(partial(captured.replay_passes, micro_batches), captured.step.replay)
+        if not plain.isfinite().all():  # such an update is skipped, and says little; the next one is captured
+            return
+        size = torch.nn.utils.get_total_norm(change)
+        torch._foreach_sub_(change, other)
+        difference = torch.nn.utils.get_total_norm(change)
+        most = _MOST_DIFFERENCE[self.accelerator.mixed_precision]
+        if torch.allclose(found, plain, rtol=most, atol=0) and difference <= _MOST_DIFFERENCE_OF_CHANGE * size:
+            self.captured[key] = captured
+        else:
+            self.captured.clear()
+            self._stop_capturing("here they differ from plain ones")
 
     def _capture(self, micro_batches: MicroBatches) -> _Captured:
         """Nothing is computed here, and no random number is drawn."""
         inputs = [
-            {name: torch.empty_like(tensor, device=self.accelerator.device) for name, tensor in micro_batch.items()}
+            {name: torch.zeros_like(tensor, device=self.accelerator.device) for name, tensor in micro_batch.items()}
             for micro_batch in micro_batches
         ]
         captured = _Captured(inputs, torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
@@ -150,3 +182,24 @@ class CapturedTrainingStep(TrainingStep):
         with torch.cuda.graph(captured.step, **options):
             super().step_optimizer()
         return captured
+
+    def _outcome(self, passes: Callable[[], None], step: Callable[[], None]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """
+        The loss, cross-entropy and gradient norm of an update, and by how much it changes the weights. Afterwards
+        weights, states and random numbers are as before.
+        """
+        device, weights, states = self.accelerator.device, self._weights(), self._states()
+        before = [tensor.clone() for tensor in [*weights, *states]]
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            passes()
+        measured = torch.cat([self.loss_sums, self.gradient_norm[None]])
+        step()
+        change = torch._foreach_sub(weights, before[: len(weights)])
+        torch._foreach_copy_([*weights, *states], before)
+        return measured, list(change)
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [parameter.detach() for parameter in self.model.parameters()]
+
+    def _states(self) -> list[torch.Tensor]:
+        return [tensor for state in self.optimizer.state.values() for tensor in state.values()]

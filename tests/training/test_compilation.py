@@ -1,15 +1,13 @@
-"""Compiled training: the losses of eager mode, two graphs for all batches, the same checkpoints, exact resuming."""
+"""Compiled training: the losses of eager mode, compiled once for all batches, the same checkpoints, exact resuming."""
 
 import json
 import re
 import sys
-from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, run_training, train_losses
 from forked import run_group
@@ -25,10 +23,9 @@ from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.model import masking
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.recipe.schema import OptimizationSection
-from modeling_scratch.training import captured_updates, compilation
+from modeling_scratch.training import compilation
 from modeling_scratch.training import fused_loss as loss
-from modeling_scratch.training.captured_updates import CapturedTrainingStep, may_capture
+from modeling_scratch.training.captured_updates import may_capture
 from modeling_scratch.training.compilation import (
     compile_layers,
     example_batch,
@@ -36,7 +33,6 @@ from modeling_scratch.training.compilation import (
     uses_bins,
 )
 from modeling_scratch.training.fused_loss import fused_cross_entropy
-from modeling_scratch.training.step import TrainingStep
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings
@@ -45,7 +41,7 @@ MIXED = ["optimization.max_steps=12", "optimization.tokens_per_batch=128", "eval
 
 
 @pytest.fixture(autouse=True)
-def no_graphs():
+def nothing_compiled():
     torch._dynamo.reset()
     counters.clear()
     yield
@@ -60,7 +56,7 @@ def test_compiled_training_is_eager_training(backend, updates, tmp_path, monkeyp
     """
     monkeypatch.setattr(compilation, "compile_layers", partial(compile_layers, backend=backend))
     options = [*MIXED, "model.overrides.dropout=0.0", f"optimization.max_steps={updates}"]
-    eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
+    eager, compiled = (quick_run(tmp_path / setting, *options, f"compile={setting}") for setting in ("false", "true"))
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
     assert len(train_losses(eager)) == updates
@@ -72,7 +68,7 @@ def test_compiled_training_is_eager_training(backend, updates, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("encoder_heads", "decoder_heads"), [(4, 1), pytest.param(2, 2, marks=pytest.mark.slow)], ids=["8 and 32", "16"]
 )
-def test_a_width_of_heads_that_is_a_usual_length_makes_no_more_graphs(encoder_heads, decoder_heads, make_model):
+def test_a_width_of_heads_that_is_a_usual_length_compiles_nothing_more(encoder_heads, decoder_heads, make_model):
     """Widths of 8, 16 and 32, which rotary positions have as a size of their own."""
     heads = {"encoder_attention_heads": encoder_heads, "decoder_attention_heads": decoder_heads}
     model = make_model(position_embedding_type="rotary", **SHALLOW, **heads).train()
@@ -117,23 +113,12 @@ def test_what_pays_on_a_gpu():
     gpu = {"device": torch.device("cuda"), "num_processes": 1, "distributed_type": DistributedType.NO, "scaler": None}
     one, float16 = SimpleNamespace(**gpu), SimpleNamespace(**gpu | {"scaler": object()})
     several = SimpleNamespace(**gpu | {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU})
-    assert [may_capture(each) for each in (one, float16, several)] == [True, False, False]
-    for each in (one, float16, several):
-        assert [is_compiled(recipe, each, updates) for updates in (10, 10**6)] == [False, has_triton()]
-    assert [uses_bins(recipe, each) for each in (one, float16, several)] == [True] * 3
+    assert [may_capture(accelerator) for accelerator in (one, float16, several)] == [True, False, False]
+    for accelerator in (one, float16, several):
+        assert [is_compiled(recipe, accelerator, updates) for updates in (10, 10**6)] == [False, has_triton()]
+    assert [uses_bins(recipe, accelerator) for accelerator in (one, float16, several)] == [True] * 3
     recipe.compile = False
-    assert [uses_bins(recipe, each) for each in (one, float16, several)] == [True, False, False]
-
-
-def test_updates_of_a_model_with_hooks_are_not_captured(make_model):
-    """In a replay, no hook would run."""
-    gpu = SimpleNamespace(
-        device=torch.device("cuda"), num_processes=1, distributed_type=DistributedType.NO, scaler=None
-    )
-    model = make_model()
-    assert may_capture(gpu, model)
-    model.model.encoder.layers[0].self_attn.q_proj.register_forward_hook(lambda *_: None)
-    assert not may_capture(gpu, model)
+    assert [uses_bins(recipe, accelerator) for accelerator in (one, float16, several)] == [True, False, False]
 
 
 @pytest.mark.slow
@@ -209,57 +194,9 @@ def broken(graph, example_inputs):
 
 
 @pytest.mark.slow
-def test_layers_are_whole_graphs_in_ddp(tmp_path):
+def test_layers_are_compiled_as_wholes_in_ddp(tmp_path):
     run_group(tmp_path, 1, count_graphs, str(tmp_path / "graphs"))
     assert json.loads((tmp_path / "graphs").read_text()) == [2, 2]  # an encoder's and a decoder's layer
-
-
-class StandInGraph:
-    """In place of a CUDA graph."""
-
-    def replay(self) -> None:
-        replays.append(self)
-
-
-replays: list[StandInGraph] = []
-
-
-def test_updates_are_captured_from_the_second_use_of_a_shape_on(make_model, monkeypatch, caplog):
-    """
-    If there is three times the memory of a plain one. With stand-ins for what needs a GPU; tests/gpu has the rest.
-    Shapes that come once take no place from others.
-    """
-    free = [12]
-    names = {"graph_pool_handle": lambda: 0, "Stream": lambda device: None, "CUDAGraph": StandInGraph}
-    names |= {"memory_allocated": lambda device: 1, "reset_peak_memory_stats": lambda device: None}
-    names |= {"max_memory_allocated": lambda device: 6, "memory_reserved": lambda device: 3}
-    names |= {"mem_get_info": lambda device: (free[0], 100)}
-    for name, stand_in in (names | {"graph": lambda *_, **__: nullcontext()}).items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(captured_updates, "_MOST_SHAPES", 2)
-    replays.clear()
-    seen, steps = [], []
-    monkeypatch.setattr(TrainingStep, "make_passes", lambda self, *given: seen.append(given))
-    monkeypatch.setattr(TrainingStep, "step_optimizer", lambda self: steps.append(1))
-    step = CapturedTrainingStep(Accelerator(cpu=True), make_model(**SHALLOW), OptimizationSection(max_steps=1))
-
-    def update(*sizes: int) -> int:
-        """The number of CUDA graphs that were replayed."""
-        before = len(replays)
-        step.make_passes([{"input_ids": torch.full((size,), size)} for size in sizes], len(sizes), 1)
-        step.step_optimizer()
-        return len(replays) - before
-
-    assert [update(5) for _ in range(3)] == [0, 0, 0]
-    assert caplog.text.count("updates are not captured") == 1
-    free[0] += 1
-    assert [update(5) for _ in range(3)] == [2, 2, 2]
-    assert (len(seen), len(steps)) == (4, 4)  # three plain calls and one to capture
-    assert [update(size) for size in range(10, 20)] == [0] * 10
-    assert [update(5, 6) for _ in range(3)] == [0, 2, 2]  # two micro-batches
-    assert [update(7) for _ in range(3)] == [0, 0, 0]  # one shape too many
-    assert [update(5), update(5, 6)] == [2, 2]
-    assert step.captured[(torch.Size([5]),)].micro_batches[0]["input_ids"].tolist() == [5] * 5
 
 
 def test_a_compiled_loss_is_the_plain_one():
