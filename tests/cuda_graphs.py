@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,13 +48,17 @@ class StandInGraph:
         """Run the operations again. What is new in them goes where it was when they were captured."""
         self.replays += 1
         for operation, args, kwargs, result in self.operations:
-            if operation.is_view:
-                continue
             again = operation(*args, **kwargs)
-            if not any(returned.alias_info for returned in operation._schema.returns):
-                for tensor, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                    if isinstance(tensor, torch.Tensor):
-                        tensor.copy_(new)
+            for tensor, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(tensor, torch.Tensor) and tensor.data_ptr() != new.data_ptr():
+                    tensor.copy_(new)
+
+
+class _Stream:
+    """In place of torch.cuda.Stream."""
+
+    def wait_stream(self, other: "_Stream") -> None:
+        """There is nothing to wait for."""
 
 
 def capture_on_cpu(
@@ -83,7 +86,7 @@ def capture_on_cpu(
         graph.operations = change(mode.operations)
         made.append(graph)
 
-    stream = SimpleNamespace(wait_stream=lambda other: None)
+    stream = _Stream()
     stand_ins = {"CUDAGraph": StandInGraph, "graph": captured, "graph_pool_handle": lambda: None}
     stand_ins |= {"Stream": lambda device: stream, "current_stream": lambda *device: stream}
     stand_ins |= {"stream": lambda stream: nullcontext(), "mem_get_info": lambda device: (2**40, 2**40)}
