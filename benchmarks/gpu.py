@@ -7,13 +7,14 @@ three minutes.
     python benchmarks/gpu.py --device cpu --tiny       # only shows that the script works
 
 Training is in bf16, of sentences of some 15 tokens (peers.py): the paper's base model with 25,000 tokens a side in an
-update, and the model of the recipe multi30k-en-de with 4,096. This project trains as its runs do, in bins, by recorded
-updates, with compiled layers and without; the others as their documentation shows, eagerly on padded batches, with
-fused AdamW. `busy` is the time in which the GPU computes, from PyTorch's profiler: where an update takes longer, the
-host sets the pace. The share of the peak counts useful products only, without padding.
+update, and the model of the recipe multi30k-en-de with 4,096. This project trains in bins, by plain updates and, as its
+runs do, by captured ones, with compiled layers and without; the others as their documentation shows, eagerly on padded
+batches, with fused AdamW. `busy` is the time in which the GPU computes, from PyTorch's profiler: where an update takes
+longer, the host sets the pace. The share of the peak counts useful products only, without padding.
 
 Decoding is `generate()` for 16 new tokens, of this project's model and MarianMT with the same weights; on a GPU, also
-with this project's steps recorded (`capture_decoding`).
+with this project's steps captured (`capture_decoding`). Captured updates and steps are compared with plain ones: if a
+warning says that they are not captured, their rows are those of plain ones.
 """
 
 import argparse
@@ -38,6 +39,7 @@ from modeling_scratch.recipe.reading import load_recipe, planned_config
 from modeling_scratch.training.captured_updates import make_training_step
 from modeling_scratch.training.compilation import compile_training
 from modeling_scratch.training.fast_layers import use_fast_layers
+from modeling_scratch.training.step import TrainingStep
 from modeling_scratch.training.throughput import operations_per_target_token, peak_of
 
 PEERS = ("MarianMT", "nn.Transformer")
@@ -51,8 +53,8 @@ def busy_milliseconds(function: Callable[[], None], device: str) -> float | None
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         function()
         peers.synchronize(device)
-    events = [each for each in profiler.key_averages() if is_kernel(each)]
-    return sum(each.self_device_time_total for each in events) / 1e3
+    kernels = [event for event in profiler.key_averages() if is_kernel(event)]
+    return sum(kernel.self_device_time_total for kernel in kernels) / 1e3
 
 
 def by_turns(calls: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, float]:
@@ -65,7 +67,7 @@ def by_turns(calls: dict[str, Callable[[], None]], rounds: int, device: str) -> 
             call()
             peers.synchronize(device)
             took[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each) for name, each in took.items()}
+    return {name: statistics.median(seconds) for name, seconds in took.items()}
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -84,11 +86,15 @@ def as_bins(batches: Batches) -> Batches:
     return found
 
 
-def our_updates(recipe, model, batches: Batches, is_compiled: bool, options) -> Callable[[], None]:
-    """What makes an update with each batch, as a run does."""
-    accelerator = options.accelerator
+def our_updates(recipe, model, batches: Batches, make_step: Callable, is_compiled: bool, options) -> Callable[[], None]:
+    """
+    What makes an update with each batch.
+
+    Args:
+        make_step: TrainingStep, or `make_training_step`, by which a run captures updates.
+    """
     use_fast_layers(model)
-    step = make_training_step(accelerator, model.to(options.device), recipe.optimization)
+    step = make_step(options.accelerator, model.to(options.device), recipe.optimization)
     step.model.train()
     if is_compiled:
         compile_training(step)
@@ -134,15 +140,17 @@ def train(title: str, recipe, config, options) -> None:
     operations = operations_per_target_token(ScratchForConditionalGeneration(config), sources, targets)
     peak = peak_of(torch.cuda.get_device_name(), True, "bf16") if options.device == "cuda" else None
     contenders = {}
-    for is_compiled in (False, True) if options.device == "cuda" else (False,):
+    ways = {"plain": (TrainingStep, False)}
+    if options.device == "cuda":
+        ways |= {"captured": (make_training_step, False), "captured, compiled": (make_training_step, True)}
+    for way, (make_step, is_compiled) in ways.items():
         torch.manual_seed(0)
         model = ScratchForConditionalGeneration(config)
-        name = f"modeling_scratch, recorded{', compiled' if is_compiled else ''}"
-        contenders[name] = our_updates(recipe, model, laid_out, is_compiled, options)
+        contenders[f"modeling_scratch, {way}"] = our_updates(recipe, model, laid_out, make_step, is_compiled, options)
     for name in PEERS:
         contenders[name] = their_updates(name, shape, padded, options)
     for update in contenders.values():
-        for _ in range(3):  # an update is recorded when its shapes come back
+        for _ in range(3):  # an update is captured when its shapes come back
             update()
     took = by_turns(contenders, options.rounds, options.device)
     for name, seconds in took.items():
@@ -169,7 +177,7 @@ def training(options) -> None:
 
 def decoding(options) -> None:
     print(
-        "\n| | batch | dtype | sentences a second | times as fast as MarianMT | with recorded steps | "
+        "\n| | batch | dtype | sentences a second | times as fast as MarianMT | with captured steps | "
         "sentences with its tokens |"
     )
     print("|---|---|---|---|---|---|---|")
@@ -177,8 +185,8 @@ def decoding(options) -> None:
     for dtype in (torch.float32, torch.bfloat16) if options.device == "cuda" else (torch.float32,):
         models = {"ours": mine.to(options.device, dtype).eval(), "MarianMT": theirs.to(options.device, dtype).eval()}
         if options.device == "cuda":
-            models["recorded"] = copy.deepcopy(models["ours"])
-            capture_decoding(models["recorded"])
+            models["captured"] = copy.deepcopy(models["ours"])
+            capture_decoding(models["captured"])
         for beams in (1, 5):
             for size in (1, 64) if not options.tiny else (4,):
                 torch.manual_seed(1)
@@ -202,7 +210,7 @@ def decoding(options) -> None:
                     f"| {'greedy' if beams == 1 else f'beam {beams}'} | {size} | {str(dtype)[6:]} | "
                     f"{size / took['ours']:,.0f} against {size / took['MarianMT']:,.0f} | "
                     f"{took['MarianMT'] / took['ours']:.2f} | "
-                    f"{took['MarianMT'] / took.get('recorded', math.nan):.2f} | {agree:.0%} |",
+                    f"{took['MarianMT'] / took.get('captured', math.nan):.2f} | {agree:.0%} |",
                     flush=True,
                 )
 

@@ -39,7 +39,7 @@ def passed(model, batch, scale=1.0) -> dict[str, torch.Tensor]:
     model.zero_grad()
     output = model(**batch)
     (output.loss * scale).backward()
-    gradients = {name: each.grad / scale for name, each in model.named_parameters() if each.grad is not None}
+    gradients = {name: weight.grad / scale for name, weight in model.named_parameters() if weight.grad is not None}
     found = {"logits": output.logits, "loss": output.loss, **gradients}
     return {name: tensor.detach().double().cpu() for name, tensor in found.items()}
 
@@ -95,30 +95,33 @@ def test_the_loss_in_chunks_is_that_of_all_logits(dtype, smoothing, monkeypatch)
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The graphs that are replayed, in order."""
+    """The CUDA graphs that are replayed, in order."""
     graphs, replay = [], torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: graphs.append(graph) or replay(graph))
     return graphs
 
 
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_our_own_search_gives_the_tokens_of_the_inherited_one(seed, recorded, make_model, monkeypatch, loops, replays):
-    """With a growing cache, and with recorded steps."""
+def test_our_own_search_gives_the_tokens_of_the_inherited_one(
+    seed, captured, make_model, monkeypatch, loops, replays, caplog
+):
+    """With a growing cache, and with captured steps, which pass their comparison with plain ones."""
 
     def make(**fields):
         model = make_model(**fields)
-        if recorded:
+        if captured:
             capture_decoding(model.cuda())
         return model
 
     check_random_cases(30, 10_000 * (seed + 1), make, monkeypatch, loops, "cuda")
-    assert (len(replays) > 100) == recorded
+    assert (len(replays) > 100) == captured
+    assert "not captured" not in caplog.text
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_recorded_steps_see_new_weights(autocast, beams, make_model, sentences, replays):
+def test_captured_steps_see_new_weights(autocast, beams, make_model, sentences, replays, caplog):
     """Which autocast narrows in each step. Rounding decides about few tokens."""
     model, (ids, mask) = make_model(vocab_size=997).cuda(), padded(sentences, 9)
     capture_decoding(model)
@@ -132,12 +135,13 @@ def test_recorded_steps_see_new_weights(autocast, beams, make_model, sentences, 
             assert len(replays) > 30
             expected = GenerationMixin.generate(model, ids.cuda(), **options)
         assert torch.equal(found[1], found[2])
+        assert "not captured" not in caplog.text
         width = min(found[2].shape[1], expected.shape[1])
         assert (found[2][:, :width] == expected[:, :width]).float().mean() > (0.5 if autocast else 0.9)
 
 
 def test_threads_search_beside_each_other(make_model, sentences, replays):
-    """With two models. Each captures and replays while the others use the device."""
+    """With two models. Each thread captures and replays while the others use the device."""
     ids, mask = (each.cuda() for each in padded(sentences, 9))
     models = [make_model().double().cuda() for _ in range(2)]
     for model in models:
@@ -158,7 +162,7 @@ def test_threads_search_beside_each_other(make_model, sentences, replays):
 
 @pytest.mark.parametrize("name", ["default", MODERN])
 def test_compiled_layers_compute_what_eager_ones_do(name, make_model, sentences):
-    """With one graph of each kind of layer for all batches of bins."""
+    """Each kind of layer compiled once, for all batches of bins."""
     model = make_model(**CHOICES[name], dropout=0.0).cuda().train()
     torch._dynamo.reset()
     counters.clear()
