@@ -129,7 +129,7 @@ class _CapturedStep:
 
     Args:
         sentences: rows of the source.
-        beams: rows of the target for each.
+        beams: rows of the target for each row of the source.
         steps: the most target tokens.
     """
 

@@ -68,7 +68,7 @@ class NarrowingDropout(FastDropout):
 
 class FastEmbedding(nn.Embedding):
     """
-    `nn.Embedding` that can be recorded as a CUDA graph, as PyTorch's backward pass cannot
+    `nn.Embedding` that can be captured in a CUDA graph; PyTorch's backward pass cannot
     (https://github.com/pytorch/pytorch/issues/82886).
     """
 
@@ -108,7 +108,7 @@ class _ShortAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, attention_mask, scaling: float, is_causal: bool) -> torch.Tensor:
         dtype, ctx.shapes, ctx.scaling = value.dtype, (query.shape, key.shape), scaling
-        query, key, value = (each.to(dtype).reshape(-1, *each.shape[2:]) for each in (query, key, value))
+        query, key, value = (states.to(dtype).reshape(-1, *states.shape[2:]) for states in (query, key, value))
         scores = torch.bmm(query, key.transpose(1, 2)).to(torch.promote_types(dtype, torch.float32)).mul_(scaling)
         if attention_mask is not None:
             scores.view(*ctx.shapes[0][:3], -1).add_(attention_mask)
@@ -145,7 +145,7 @@ class FastAttention(ScratchAttention):
     def project(self, states: torch.Tensor, layers: list[nn.Module]) -> list[torch.Tensor]:
         """Like the method that it overrides."""
         is_plain = all(
-            type(each) is nn.Linear and "forward" not in vars(each) and not has_own_hooks(each) for each in layers
+            type(layer) is nn.Linear and "forward" not in vars(layer) and not has_own_hooks(layer) for layer in layers
         )
         if not (is_plain and self.training and states.device.type == "cuda"):
             return super().project(states, layers)

@@ -147,7 +147,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # `all_kept`; `share` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use float32 or
         # wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
+        ctx.dtypes = [None if factor is None else factor.dtype for factor in (hidden_states, weight, bias)]
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
         hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
@@ -181,7 +181,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if is_scaled:
                 gradient = gradient.mul_(ctx.scale).to(dtype)
             if not all_kept:
-                losses, log_probs = (each.masked_fill(is_ignored[:, 0], 0.0) for each in (losses, log_probs))
+                losses, log_probs = (values.masked_fill(is_ignored[:, 0], 0.0) for values in (losses, log_probs))
             total, cross_entropy = total + losses.sum(), cross_entropy - log_probs.sum()
             if wants_bias:
                 kept = gradient if all_kept else gradient.masked_fill(is_ignored, 0.0)

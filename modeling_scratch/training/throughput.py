@@ -77,7 +77,7 @@ def operations_per_target_token(
 
 def weights_in(module: nn.Module) -> int:
     """The number of weights in a module's linear layers."""
-    return sum(each.weight.numel() for each in module.modules() if isinstance(each, nn.Linear))
+    return sum(layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear))
 
 
 def share_of_peak_per_token(model: PreTrainedModel, inputs: Inputs, accelerator: Accelerator) -> float | None:
