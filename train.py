@@ -1,4 +1,4 @@
-"""Train a translator from a recipe, resume a stopped run, or score a model: same as `scratch train`."""
+"""Train a translator from a recipe, or resume a stopped run: same as `scratch train`."""
 
 from modeling_scratch.__main__ import main
 

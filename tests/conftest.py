@@ -34,7 +34,7 @@ from loopback_client import client, copied_run, hub, hub_and_client, push  # noq
 from safetensors.torch import load_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.commands import train
+from modeling_scratch.commands import evaluate, train
 from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.model import fast_cpu
 from modeling_scratch.training import curves
@@ -201,6 +201,13 @@ def run_training(*overrides: str, **options) -> None:
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
     train.main(list(overrides), **options)
+
+
+def run_evaluation(*arguments: str, **options) -> None:
+    """Run `scratch evaluate` in this process, with models and overrides."""
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+    evaluate.main(arguments[0], list(arguments[1:]), **options)
 
 
 @cache

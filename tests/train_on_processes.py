@@ -30,7 +30,6 @@ from modeling_scratch.training import curves, folder, processes
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model
 from modeling_scratch.training.fused_loss import fused_cross_entropy
-from modeling_scratch.training.processes import explained_loss_of_a_process
 from modeling_scratch.training.stopping import StopRequest
 
 
@@ -48,12 +47,6 @@ def improve_one(run: str, output: str, options: dict) -> None:
     torch.set_default_dtype(torch.float64)
     with patch.object(curves, "plot_curves", no_picture):
         improve.main(Path(run), output=Path(output), **options)
-
-
-def train_as_on_a_node(*overrides: str) -> None:
-    """Train, waiting for the files of another node for one second instead of twenty."""
-    with patch.object(processes, "_SECONDS_TO_SEE", 1):
-        train_one(*overrides)
 
 
 def train_all(runs: list[dict]) -> None:
@@ -115,7 +108,7 @@ def wait_for_one_that_hangs() -> None:
     accelerator = processes.make_accelerator()
     accelerator.wait_for_everyone()
     torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
-    with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
+    with cli.one_line_errors(False):
         if not accelerator.is_main_process:
             signal.pause()
         accelerator.wait_for_everyone()

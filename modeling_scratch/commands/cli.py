@@ -38,6 +38,9 @@ BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 _LONGEST_LINE = 2000  # an error may quote a user's value
 
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
+_PERHAPS_ANOTHER = (
+    "if another process ended before this one, its error says why, and --auto-resume continues; otherwise "
+)
 
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
@@ -105,7 +108,9 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
         _end(0 if is_restarted else STOPPED, str(stopped), is_main, debug=False)
     except Exception as error:
         if (message := _message_for_user(error)) is None:
-            _end(BUG, ASK_FOR_REPORT, True, debug=True)
+            # A collective operation whose partner is gone raises what any other failing operation does.
+            may_be_another = isinstance(error, RuntimeError) and os.environ.get("WORLD_SIZE", "1") != "1"
+            _end(BUG, (_PERHAPS_ANOTHER if may_be_another else "") + ASK_FOR_REPORT, True, debug=True)
         seen_by_one = isinstance(error, ProcessError) or is_lack_of_memory(error)
         _end(BAD_INPUT, f"error: {message}", is_main or seen_by_one, debug)
     except KeyboardInterrupt as interrupt:

@@ -46,7 +46,7 @@ def main(
         from ..recipe import find_recipe
         from ..recipe.reading import load_recipe, recipe_of_model
         from ..training.evaluation import score_model
-        from ..training.processes import explained_loss_of_a_process, make_accelerator
+        from ..training.processes import make_accelerator
 
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]
@@ -66,16 +66,15 @@ def main(
             check_picture(curve)
             check_confidence(f"--curve {curve}", models, None if others else load_confidence(model))
         lines = []
-        with explained_loss_of_a_process(accelerator):
-            further = list(recipe.data.test_sets) if split == "test" else []
-            splits = [split] if not further or source_of(split, recipe.data, recipe.seed) else []
-            splits += further
-            results = score_model(recipe, models, splits, accelerator, **generation)
-            for name, scores in results.items():
-                lines += [
-                    f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",
-                    *describe_scores(scores),
-                ]
+        further = list(recipe.data.test_sets) if split == "test" else []
+        splits = [split] if not further or source_of(split, recipe.data, recipe.seed) else []
+        splits += further
+        results = score_model(recipe, models, splits, accelerator, **generation)
+        for name, scores in results.items():
+            lines += [
+                f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",
+                *describe_scores(scores),
+            ]
         if is_main_process():
             if curve is not None:
                 from ..training.curves import confidence_figure, save

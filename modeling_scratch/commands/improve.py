@@ -47,7 +47,7 @@ def main(
     with one_line_errors(debug, is_main_process(), "interrupted; repeat the command to resume"):
         from ..apps.experiments.improve import ImprovementOptions, ImprovementPlan, improve, stages
         from ..hub.push import check_destination, push_run, try_push
-        from ..training.processes import explained_loss_of_a_process, make_accelerator, on_main
+        from ..training.processes import make_accelerator, on_main
         from ..training.stopping import StopRequest
 
         check_number("--length", length, _GREATEST_LENGTH)
@@ -58,18 +58,17 @@ def main(
         )
         output, stop = plan.options.out, StopRequest(max_minutes)
         accelerator = make_accelerator(plan.final, before=run)
-        with explained_loss_of_a_process(accelerator):
-            found = on_main(accelerator, lambda: stages(plan, accelerator))
-            described = "\n".join(_describe(found, plan.records.machine.get("device_name")))
-            if dry_run and is_main_process():
-                report(described)
-            elif is_main_process():
-                with suppress(OSError):  # the work does not depend on it
-                    print(described, flush=True)
-            if plan.final.hub.repository is not None and not dry_run:
-                on_main(accelerator, lambda: check_destination(plan.final))
-            push = partial(try_push, plan.final) if plan.final.hub.push == "best" else None
-            result = None if dry_run else improve(plan, accelerator, stop, push)
+        found = on_main(accelerator, lambda: stages(plan, accelerator))
+        described = "\n".join(_describe(found, plan.records.machine.get("device_name")))
+        if dry_run and is_main_process():
+            report(described)
+        elif is_main_process():
+            with suppress(OSError):  # the work does not depend on it
+                print(described, flush=True)
+        if plan.final.hub.repository is not None and not dry_run:
+            on_main(accelerator, lambda: check_destination(plan.final))
+        push = partial(try_push, plan.final) if plan.final.hub.push == "best" else None
+        result = None if dry_run else improve(plan, accelerator, stop, push)
         if is_main_process() and not dry_run:
             with reporting("the run is finished") as lines:
                 lines += [f"{output} is finished"] if result is None else training.describe_result(result)

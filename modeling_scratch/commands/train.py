@@ -6,22 +6,19 @@ import shlex
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import UserError
-from . import evaluate as evaluating
 from .cli import LONGEST_TIME, Debug, check_number, is_main_process, one_line_errors, report, reporting, set_up_terminal
+from .evaluate import describe_scores
 
 logger = logging.getLogger(__name__)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
     str | None, typer.Option(help="a recipe: a YAML file, or a name from `scratch recipes` (default: embedded)")
-]
-Split = Annotated[
-    Literal["train", "validation", "test"] | None, typer.Option(help="what --evaluate scores (default: test)")
 ]
 
 
@@ -41,10 +38,6 @@ def main(
         typer.Option(min=0, help="after this many minutes, write a checkpoint and exit with code 75"),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
-    evaluate: Annotated[
-        str | None, typer.Option(help="score this model folder or Hub name, or several together; do not train")
-    ] = None,
-    split: Split = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run, without training")] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="how many --dry-run assumes (default: as launched)")
@@ -68,27 +61,22 @@ def main(
     with one_line_errors(
         debug, is_main_process(), "interrupted; if a checkpoint was written, --resume continues from it"
     ):
-        texts = (("--config", config), ("--evaluate", evaluate), ("--resume-from", resume_from), ("--profile", profile))
+        texts = (("--config", config), ("--resume-from", resume_from), ("--profile", profile))
         for flag, given in texts:
             if given == "":
                 raise UserError(f"{flag} is empty")
         how = {"--resume": resume, "--auto-resume": auto_resume, "--resume-from": resume_from, "--overwrite": overwrite}
-        how |= {"--evaluate": evaluate, "--dry-run": dry_run, "--profile": profile}
+        how |= {"--dry-run": dry_run, "--profile": profile}
         given = [flag for flag, value in how.items() if value]
         if len(given) > 1 and given != ["--resume", "--resume-from"]:
             raise UserError(f"{' and '.join(given)} do not go together; give one of them")
-        if max_minutes is not None and (evaluate or dry_run or profile):
-            raise UserError("--max-minutes stops training; it does not go with --evaluate, --dry-run or --profile")
+        if max_minutes is not None and (dry_run or profile):
+            raise UserError("--max-minutes stops training; it does not go with --dry-run or --profile")
         check_number("--max-minutes", max_minutes, LONGEST_TIME)
         if processes and not dry_run:
             raise UserError("--processes is for --dry-run only; accelerate launch starts processes")
-        if split and not evaluate:
-            raise UserError("--split is for --evaluate only")
-        if not evaluate:
-            start = "auto" if auto_resume else resume_from or resume
-            _train_or_describe(overrides or [], config, start, overwrite, max_minutes, dry_run, processes, profile)
-    if evaluate:
-        evaluating.main(evaluate, overrides, config, split or "test", debug=debug)
+        start = "auto" if auto_resume else resume_from or resume
+        _train_or_describe(overrides or [], config, start, overwrite, max_minutes, dry_run, processes, profile)
 
 
 def _train_or_describe(
@@ -104,7 +92,7 @@ def _train_or_describe(
     from ..recipe import find_recipe, shipped_recipes
     from ..recipe.reading import load_recipe
     from ..training.finish import is_finished
-    from ..training.processes import explained_loss_of_a_process, make_accelerator, on_main
+    from ..training.processes import make_accelerator, on_main
     from ..training.stopping import StopRequest
     from ..training.train import train
 
@@ -117,25 +105,24 @@ def _train_or_describe(
         recipe.output_dir = _folder_meant(path, recipe.output_dir, resume, overwrite)
     hub, stop = recipe.hub, StopRequest(max_minutes)
     accelerator = make_accelerator(recipe, before=Path(recipe.output_dir) if resume else None)
-    with explained_loss_of_a_process(accelerator):
-        if dry_run:
-            from ..apps.experiments.dry_run import describe_run
+    if dry_run:
+        from ..apps.experiments.dry_run import describe_run
 
-            lines = list(describe_run(recipe, accelerator, processes))
-        elif profile:
-            from ..apps.experiments.profile import profile_updates
+        lines = list(describe_run(recipe, accelerator, processes))
+    elif profile:
+        from ..apps.experiments.profile import profile_updates
 
-            lines = list(profile_updates(recipe, accelerator, Path(profile)))
-        elif resume == "auto" and on_main(accelerator, lambda: is_finished(recipe)):
-            lines = [f"{recipe.output_dir} is finished; --resume alone scores it again"]
-        else:
-            push = None
-            if hub.repository is not None:
-                from ..hub.push import check_destination, try_push
+        lines = list(profile_updates(recipe, accelerator, Path(profile)))
+    elif resume == "auto" and on_main(accelerator, lambda: is_finished(recipe)):
+        lines = [f"{recipe.output_dir} is finished; --resume alone scores it again"]
+    else:
+        push = None
+        if hub.repository is not None:
+            from ..hub.push import check_destination, try_push
 
-                on_main(accelerator, lambda: check_destination(recipe))  # rather now than after the training
-                push = partial(try_push, recipe) if hub.push == "best" else None
-            lines = describe_result(train(recipe, accelerator, resume, overwrite, stop, push))
+            on_main(accelerator, lambda: check_destination(recipe))  # rather now than after the training
+            push = partial(try_push, recipe) if hub.push == "best" else None
+        lines = describe_result(train(recipe, accelerator, resume, overwrite, stop, push))
     if not is_main_process():
         return
     if dry_run or profile:
@@ -183,9 +170,9 @@ def describe_result(result: dict[str, Any]) -> list[str]:
     step, minutes, rate = result["step"], result["seconds"] / 60, result["target_tokens"] / result["seconds"]
     lines.append(f"\n{step:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second")
     for split, scores in result["scores"].items():
-        lines += [f"On {split}:", *evaluating.describe_scores(scores)]
+        lines += [f"On {split}:", *describe_scores(scores)]
         if before := result["before"].get(split):
-            lines += ["  before fine-tuning:", *(f"  {line}" for line in evaluating.describe_scores(before))]
+            lines += ["  before fine-tuning:", *(f"  {line}" for line in describe_scores(before))]
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
     first = next((sample for sample in result["samples"] if sample.get("features")), result["samples"][0])
     command += f" --features {shlex.quote(first['features'])}" if first.get("features") else ""

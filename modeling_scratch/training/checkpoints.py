@@ -27,7 +27,7 @@ from ..recipe.reading import ACCUMULATION, MAY_DIFFER_WITHIN_RUN, differing_keys
 from ..recipe.schema import DataSection, Recipe
 from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states
 from .inputs import Inputs, Tokenizers
-from .processes import explained_failure_to_write, on_all, on_main, write_on_main
+from .processes import advising_on_memory, explained_failure_to_write, on_all, write_on_main
 from .progress import FROM_ANOTHER, Progress, advising, read_progress
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
@@ -90,8 +90,7 @@ def save_checkpoint(
             torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
 
     def write_own_files() -> None:
-        # Explained here too, so that the other processes can quote the message.
-        with explained_failure_to_write(accelerator, what, folder.path):
+        with explained_failure_to_write(what, folder.path):
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
             inputs.batches.save_readers(temporary)
 
@@ -105,12 +104,13 @@ def save_checkpoint(
             folder.forget_averaged(progress.averaging)
 
     try:
-        with explained_failure_to_write(accelerator, what, folder.path):
+        advice = "earlier checkpoints are intact; free memory, then --resume"
+        with advising_on_memory(accelerator, f"writing {what}", advice):
             weights = accelerator.get_state_dict(model)
             optimizer_state = whole_optimizer_state(accelerator, optimizer)
-            on_main(accelerator, write_shared_files)
-            on_all(accelerator, write_own_files)
-            on_main(accelerator, finish)
+        write_on_main(accelerator, what, folder.path, write_shared_files)
+        on_all(accelerator, write_own_files)
+        write_on_main(accelerator, what, folder.path, finish)
     except Exception:
         if accelerator.is_main_process:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -233,7 +233,7 @@ def load_checkpoint(
         raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
     with advising(FROM_ANOTHER):
         on_all(accelerator, lambda: batches.go_to(saved.position, checkpoint))
-        on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint, saved))
+        on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
     differs = _differences(saved, current)
     path = checkpoint / random_states(accelerator.process_index)
     with advising(FROM_ANOTHER):
@@ -253,49 +253,14 @@ def load_checkpoint(
     return saved
 
 
-def _load_optimizer(
-    accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path, progress: Progress
-) -> None:
+def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
     path = checkpoint / OPTIMIZER
     with reading(path):
         state = torch.load(path, map_location="cpu", mmap=True)  # the processes on a machine share it
-        if wrong := _misfit(optimizer, state, updated=progress.step > progress.nonfinite):
-            raise UserError(f"{path} {wrong}")
         load_whole_optimizer_state(optimizer, state)
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
         with reading(checkpoint / SCALER):
             accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
-
-
-def _misfit(optimizer: torch.optim.Optimizer, state: dict[str, Any], updated: bool) -> str | None:
-    """
-    What keeps an optimizer from continuing with a state; None: nothing. Given the state of another model, PyTorch
-    computes with the wrong moments, or crashes.
-
-    Args:
-        updated: whether updates have been made, so that each parameter must have a state.
-    """
-    expected, found = (
-        [len(group["params"]) for group in groups] for groups in (optimizer.param_groups, state["param_groups"])
-    )
-    if found != expected:
-        return f"is of another model: its groups have {found} parameters, not {expected}"
-    parameters = [(group.get("muon"), each) for group in optimizer.param_groups for each in group["params"]]
-    for index, (by_muon, parameter) in enumerate(parameters):
-        values = state["state"].get(index, {})
-        if not values and not updated:
-            continue
-        shapes = dict.fromkeys(["momentum_buffer"] if by_muon else ["exp_avg", "exp_avg_sq"], parameter.shape)
-        shapes["step"] = torch.Size()
-        if (given := {name: value.shape for name, value in values.items()}) != shapes:
-            return f"is of another model: for parameter {index} it has {_described(given)}, not {_described(shapes)}"
-        if nan := [name for name, value in values.items() if value.isnan().any()]:
-            return f"holds NaN: {nan[0]} of parameter {index}"
-    return None
-
-
-def _described(shapes: dict[str, torch.Size]) -> str:
-    return ", ".join(f"{name} {tuple(shape)}" for name, shape in sorted(shapes.items())) or "nothing"
 
 
 def _differences(saved: Progress, current: Progress) -> list[str]:

@@ -220,13 +220,13 @@ class RunFolder:
         with written_whole((folder or self.path) / WEIGHTS) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
 
-    def rewind(self, checkpoint: Path, step: int, best: int | None, unsettled: bool) -> bool:
+    def rewind(self, checkpoint: Path, step: int, completed_step: int, best: int | None) -> bool:
         """
         Restore the folder to its state at a checkpoint: the best weights at its root, no later checkpoints or records.
 
         Args:
+            completed_step: the last update whose evaluation, if due, is in the checkpoint.
             best: the step of the best weights so far; None if nothing was evaluated.
-            unsettled: whether the evaluation at this step will be repeated.
 
         Returns:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
@@ -237,7 +237,7 @@ class RunFolder:
             weights = load_file(source)
         if later := self.checkpoints.discard_after(step):
             logger.warning(f"the later checkpoints {', '.join(later)} are discarded; the next one replaces them")
-        forget_after(self.path, step, unsettled)
+        forget_after(self.path, step, completed_step)
         if best is not None and not has_best:
             logger.warning("the checkpoint of the best weights so far is gone; the best is chosen anew")
         # The weights at the root may be from later updates.
@@ -394,21 +394,14 @@ def append_record(run: Path, record: dict[str, Any]) -> None:
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """
-    The records of a run; none if it has not written any. A damaged line is left out, with a warning. A last line
-    without a line feed was cut off by an interrupt, and is ignored.
+    The records of a run; none if it has not written any. A last line without a line feed was cut off by an interrupt,
+    and is ignored. Raises UserError if the file is damaged.
     """
-    path, records = run / METRICS_FILE, []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if isinstance(record, dict) and {"split", "step"} <= record.keys():
-            records.append(record)
-        else:
-            logger.warning(f"{path}, line {number} is damaged and left out")
-    return records
+    path = run / METRICS_FILE
+    if not path.is_file():
+        return []
+    with reading(path):
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def scored_set(record: dict[str, Any]) -> str:
@@ -421,14 +414,15 @@ def finally_scored(run: Path) -> dict[str, dict[str, Any]]:
     return {scored_set(record): record for record in read_metrics(run) if record.get("final")}
 
 
-def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
-    """Drop what a resumed run writes again: final records, those after `step` and, if `unsettled`, its evaluation."""
+def forget_after(run: Path, step: int, completed_step: int) -> None:
+    """
+    Drop what a resumed run writes again: final records, those of updates after `step`, and others after
+    `completed_step`.
+    """
     kept = [
         record
         for record in read_metrics(run)
-        if record["step"] <= step
-        and "final" not in record
-        and not (unsettled and record["step"] == step and record["split"] != "train")
+        if "final" not in record and record["step"] <= (step if record["split"] == "train" else completed_step)
     ]
     write_whole(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
 

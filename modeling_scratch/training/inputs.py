@@ -46,7 +46,6 @@ from .sharding import is_sharded
 logger = logging.getLogger(__name__)
 
 BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
-_WORKERS_A_CORE = 4
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
 _SHAPES = 16
@@ -169,7 +168,6 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
     make_augmenter(recipe.data.augment, recipe.seed)
     check_alignments(recipe)
     check_metrics(recipe)
-    _check_workers(recipe.data.num_workers)
     check_positions(recipe, config)
     _check_memory(config, accelerator)
 
@@ -194,12 +192,6 @@ def gold_links_of(recipe: Recipe, split: str) -> list[Links] | None:
     """The links of a split's pairs that the data know; None if they know none."""
     source = source_of(split, recipe.data, recipe.seed)
     return None if source is None else source.gold_links()
-
-
-def _check_workers(workers: int) -> None:
-    most = _WORKERS_A_CORE * (os.cpu_count() or 1)
-    if workers > most:
-        raise UserError(f"data.num_workers is {workers:,}; at most {most} processes help {os.cpu_count()} cores")
 
 
 def check_positions(recipe: Recipe, config: ScratchConfig) -> None:

@@ -6,9 +6,7 @@ that they would train the same model, and explain the faults of long runs in a l
 import logging
 import os
 import platform
-import re
 import shutil
-import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
@@ -35,7 +33,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from .. import __version__
-from ..errors import ProcessError, UserError, first_line, is_lack_of_memory
+from ..errors import ProcessError, UserError, is_lack_of_memory
 from ..model.fast_cpu import is_amd_cpu
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
@@ -48,7 +46,6 @@ Result = TypeVar("Result")
 # How long processes wait for one another: for the main one that prepares data, writes or pushes, and for one that
 # hangs. One that dies is noticed at once, by its closed connections or by the launcher.
 TIMEOUT = timedelta(hours=2)
-_SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
 
 
 # -- setting up --------------------------------------------------------------------------------------------------------
@@ -87,21 +84,6 @@ def _meeting_of_this_start() -> str | None:
     return f"{_OF_THIS_START}://"
 
 
-@contextmanager
-def _explained_failure_to_meet() -> Iterator[None]:
-    """Turn a failure of several processes to connect into a ProcessError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if os.environ.get("WORLD_SIZE", "1") == "1" or not _LOST.search(str(error)):
-            raise
-        raise ProcessError(
-            f"process {os.environ.get('RANK')}: the processes cannot connect ({first_line(error)}); start again with "
-            "--auto-resume"
-        ) from error
-
-
-@_explained_failure_to_meet()
 def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -> Accelerator:
     """
     An Accelerator configured by `accelerate launch` or its config file, with the recipe's trackers. Its precision is
@@ -249,8 +231,12 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
 def write_on_main(accelerator: Accelerator, what: str, folder: Path, function: Callable[[], Result]) -> Result:
     """`on_main` for a function that writes `what` to a run's folder. UserError on all processes if it cannot."""
-    with explained_failure_to_write(accelerator, what, folder):
-        return on_main(accelerator, function)
+
+    def write() -> Result:
+        with explained_failure_to_write(what, folder):
+            return function()
+
+    return on_main(accelerator, write)
 
 
 def on_all(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
@@ -298,7 +284,7 @@ def check_shared_folder(accelerator: Accelerator, folder: Path) -> None:
     on_main(accelerator, token.touch)
     (name,) = broadcast_object_list([token.name])  # the main process's
     try:
-        blind = gather_object([not _sees(folder, name)])
+        blind = gather_object([not folder.is_dir() or name not in os.listdir(folder)])
     finally:
         on_main(accelerator, lambda: token.unlink(missing_ok=True))
     if any(blind):
@@ -306,16 +292,6 @@ def check_shared_folder(accelerator: Accelerator, folder: Path) -> None:
             f"process {blind.index(True)} does not see what process 0 writes to {folder.resolve()}: set output_dir to "
             "a folder that all nodes share"
         )
-
-
-def _sees(folder: Path, name: str) -> bool:
-    """Whether this process sees the named file, allowing for the delay of a network file system."""
-    for _ in range(_SECONDS_TO_SEE):
-        with suppress(OSError):
-            if name in os.listdir(folder):
-                return True
-        time.sleep(1)
-    return False
 
 
 def check_agreement(accelerator: Accelerator, recipe: Recipe, compiled: bool, data: str, updates: int) -> None:
@@ -343,26 +319,6 @@ def check_agreement(accelerator: Accelerator, recipe: Recipe, compiled: bool, da
 
 # -- explaining faults -------------------------------------------------------------------------------------------------
 
-_LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
-
-
-def _is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool:
-    return isinstance(error, RuntimeError) and accelerator.num_processes > 1 and bool(_LOST.search(str(error)))
-
-
-@contextmanager
-def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
-    """Turn the loss of another process into a ProcessError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not _is_loss_of_a_process(error, accelerator):
-            raise
-        raise ProcessError(
-            f"process {accelerator.process_index}: another process has ended or cannot be reached "
-            f"({first_line(error)}); start again with --auto-resume"
-        ) from error
-
 
 @contextmanager
 def advising_on_memory(accelerator: Accelerator, doing: str, advice: str) -> Iterator[None]:
@@ -384,20 +340,19 @@ def advising_on_memory(accelerator: Accelerator, doing: str, advice: str) -> Ite
 
 
 @contextmanager
-def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path) -> Iterator[None]:
-    """Turn a failure to write into a UserError that names the space left and what is intact."""
+def explained_failure_to_write(what: str, folder: Path) -> Iterator[None]:
+    """
+    Turn a failure to write into a UserError that names the space left and what is intact. Only for code that calls no
+    other process: a lost one is a RuntimeError too.
+    """
     try:
         yield
+    except UserError:
+        raise
     except (MemoryError, OSError, RuntimeError, SafetensorError, ValueError) as error:
-        if isinstance(error, UserError) or _is_loss_of_a_process(error, accelerator):
-            raise
-        reason, intact = " ".join(str(error).split()), "Earlier checkpoints are intact"
-        if is_lack_of_memory(error):
-            raise ProcessError(
-                f"out of memory on {accelerator.device} writing {what} ({reason}). {intact}: free memory, then --resume"
-            ) from error
         there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
         free = f"{shutil.disk_usage(there).free:,} bytes are free"
         raise UserError(
-            f"{what} cannot be written to {folder} ({free}): {reason}. {intact}: make room, then --resume"
+            f"{what} cannot be written to {folder} ({free}): {' '.join(str(error).split())}. Earlier checkpoints are "
+            "intact: make room, then --resume"
         ) from error

@@ -40,8 +40,8 @@ class Progress:
     loss_sum: float = 0.0  # these three: since the last log line
     cross_entropy_sum: float = 0.0
     loss_tokens: int = 0
-    # What is due after them.
-    unsettled: bool = False  # the last update's evaluation, checkpoint and push, if due, are still to be done
+    # Evaluations and checkpoints.
+    completed_step: int = 0  # up to this update, evaluations, checkpoints and pushes were made when they were due
     evaluations: int = 0
     best: float | None = None  # by the recipe's metric
     best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
@@ -55,8 +55,8 @@ class Progress:
         return self.threads if (self.processes, self.device) == (1, "cpu") else 0
 
     def count_update(self, result: StepResult, target_tokens: int, seconds: float, position: dict[str, Any]) -> None:
-        """Count an update and its losses, and note that what is due after it is still to be done."""
-        self.step, self.position, self.unsettled = self.step + 1, position, True
+        """Count an update and its losses."""
+        self.step, self.position = self.step + 1, position
         self.seconds += seconds
         self.target_tokens += target_tokens
         if result.finite:
@@ -86,6 +86,7 @@ def read_progress(checkpoint: Path) -> Progress:
     with advising(FROM_ANOTHER):
         content = read_json(checkpoint / STATE)
     content.pop(CHECKSUMS, None)
+    is_after_update = bool(content.pop("unsettled", False))  # of version 0.2, in place of completed_step
     if unknown := sorted(content.keys() - Progress.__dataclass_fields__.keys()):
         raise UserError(
             f"{checkpoint / STATE}: this version of modeling_scratch ({__version__}) does not know "
@@ -94,6 +95,8 @@ def read_progress(checkpoint: Path) -> Progress:
     with advising(FROM_ANOTHER), as_user_error(f"{checkpoint / STATE}: "):
         content["averaging"] = list(content.get("averaging", ()))  # older checkpoints also have a checksum of each
         progress = TypeAdapter(Progress).validate_python(content)
+    if "completed_step" not in content:
+        progress.completed_step = progress.step - is_after_update
     if checkpoint.name != checkpoint_name(progress.step):
         raise UserError(
             f"{checkpoint} is the checkpoint of update {progress.step}; rename it to {checkpoint_name(progress.step)}"

@@ -22,7 +22,7 @@ class RunRecords:
     The records of a run. Raises UserError if there are none, or what it needs is missing.
 
     Args:
-        going_on: whether the run may still be writing: its last record may be cut off, and nothing evaluated yet.
+        going_on: whether the run may still be training, and nothing evaluated yet.
     """
 
     def __init__(self, folder: Path, going_on: bool = False):
@@ -30,10 +30,6 @@ class RunRecords:
         records = read_metrics(folder)
         if not records:
             raise UserError(f"{folder / METRICS_FILE}: no records yet")
-        if not going_on and not (folder / METRICS_FILE).read_bytes().endswith(b"\n"):
-            raise UserError(
-                f"{folder / METRICS_FILE}: the last record is cut off; scratch train --resume scores the run again"
-            )
         # The last one of each test set; the recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)

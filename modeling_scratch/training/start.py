@@ -86,7 +86,7 @@ def _write(
         folder.clear()
     else:
         best = None if progress.best is None else progress.best_step
-        has_best = folder.rewind(checkpoint, progress.step, best, progress.unsettled) or best is None
+        has_best = folder.rewind(checkpoint, progress.step, progress.completed_step, best) or best is None
     write_whole(folder.path / RECIPE, recipe_text(recipe))
     save_model_files(folder.path, model, inputs.tokenizers, recipe.data)  # the generation config may have changed
     return has_best

@@ -76,8 +76,8 @@ def train(
     def is_over() -> bool:
         return progress.step >= total or out_of_patience(recipe.evaluation, progress)
 
-    def settle(is_time_to_save: bool) -> None:
-        """Evaluate, write a checkpoint and push, as far as they are due after the last update."""
+    def complete(is_time_to_save: bool) -> None:
+        """Evaluate, write a checkpoint and push, if they are due after the last update."""
         nonlocal saved_at
         if progress.step >= total or is_due(recipe.evaluation.every, progress):
             translate = progress.step >= total or (progress.evaluations + 1) % recipe.evaluation.translate_every == 0
@@ -90,7 +90,7 @@ def train(
                     record["loss"], model.config.target_vocab_size, given[0], outputs, given[1], record.get("bleu")
                 )
                 warn_of_symptom(found, progress.warned_of)
-        progress.unsettled = False
+        progress.completed_step = progress.step
         is_regular = is_due(recipe.checkpoints.every, progress, is_time_to_save)
         # After a skipped update no checkpoint is due: the last one should predate the problem.
         is_regular = is_over() or (is_regular and not progress.nonfinite_in_a_row)
@@ -116,9 +116,12 @@ def train(
                 compile_training(training_step)
             batch_iterator, saved_at = batches.iterate(), time.monotonic()  # scoring and compiling do not count
             with log.progress_bar() as bar:
-                if progress.unsettled:  # the run was stopped between its last update and what was due after it
-                    settle(is_time_to_save=False)
-                while not is_over():
+                is_time_to_save = False
+                while True:
+                    if progress.completed_step < progress.step:  # also in a run that was stopped after an update
+                        complete(is_time_to_save)
+                    if is_over():
+                        break
                     started = time.perf_counter()
                     batch = next(batch_iterator)
                     rate = learning_rate_at(progress.step + 1, recipe.optimization, total)
@@ -135,7 +138,7 @@ def train(
                         log.training(rate)
                     if result.answers["stop"]:
                         raise Stopped
-                    settle(result.answers["save"])
+                    is_time_to_save = result.answers["save"]
                 if progress.step < total:
                     if progress.loss_tokens and progress.step > first_step:  # not logged yet
                         log.training(rate)
@@ -223,7 +226,8 @@ def _checkpoint_if_stopped(
     try:
         yield
     except ProcessError:
-        if progress.unsettled and accelerator.num_processes == 1:  # the run can resume here with smaller batches
+        is_after_update = progress.completed_step < progress.step
+        if is_after_update and accelerator.num_processes == 1:  # the run can resume here with smaller batches
             save()
         raise
     except Stopped:

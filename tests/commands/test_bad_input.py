@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_RUN, few_sentences, read_metrics, run_training
+from conftest import SMALL_RUN, few_sentences, read_metrics, run_evaluation, run_training
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
@@ -20,11 +20,11 @@ from modeling_scratch.commands.cli import one_line_errors
 from modeling_scratch.files import reading
 
 
-def fails(capsys, *overrides, **options):
-    """Run train.py, which must fail, and return its error line."""
+def fails(capsys, *arguments, run=run_training, **options):
+    """Run a command, which must fail, and return its error line."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        run_training(*overrides, **options)
+        run(*arguments, **options)
     assert stop.value.code == 2
     output = capsys.readouterr()
     lines = [line for line in output.err.splitlines() if line.startswith("error: ")]
@@ -103,12 +103,12 @@ def test_damaged_weights_cannot_be_scored_or_trained_on(trained, tmp_path, capsy
     weights, name = load_file(run / "model.safetensors"), "model.decoder.layers.0.cross_attn.q_proj.weight"
     del weights[name]
     save_file(weights, run / "model.safetensors", {"format": "pt"})
-    assert name in fails(capsys, evaluate=str(run))
+    assert name in fails(capsys, str(run), run=run_evaluation)
     overrides = [*SMALL_RUN, f"output_dir={tmp_path / 'new'}", f"model.start_from={run}", "model.overrides={}"]
     assert name in fails(capsys, *overrides)
     assert not (tmp_path / "new").exists()
     (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-50])
-    fails(capsys, evaluate=str(run))
+    fails(capsys, str(run), run=run_evaluation)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
 def test_the_data_to_score_on_comes_from_the_run_or_the_command(trained, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
-    assert "--config" in fails(capsys, evaluate=str(elsewhere))
-    run_training(evaluate=str(trained / "checkpoints" / "step-0000020"))
+    assert "--config" in fails(capsys, str(elsewhere), run=run_evaluation)
+    run_evaluation(str(trained / "checkpoints" / "step-0000020"))
     assert "40 sentences of test" in capsys.readouterr().out
 
 

@@ -17,6 +17,7 @@ from modeling_scratch.commands import (
     compare,
     convert,
     corpus,
+    evaluate,
     figures,
     improve,
     serve,
@@ -32,6 +33,7 @@ COMMANDS = {
     "translate": translate.main,
     "compare": compare.main,
     "corpus": corpus.main,
+    "evaluate": evaluate.main,
     "improve": improve.main,
     "serve": serve.main,
 }

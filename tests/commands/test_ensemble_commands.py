@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import few_sentences, padded, quick_run, run_training
+from conftest import few_sentences, padded, quick_run, run_evaluation
 from translators import SENTENCES as MANY
 from translators import by_hand, lines, run_translate, same_rows, two_vocabularies, widened
 
@@ -86,9 +86,9 @@ def test_models_that_differ_are_refused(file, values, message, run, folder, tmp_
 
 def test_a_run_with_itself_has_the_scores_of_the_run(trained, tmp_path, capsys):
     few, same = few_sentences(), widened(trained, tmp_path / "run")
-    run_training(*few, evaluate=str(same))
+    run_evaluation(str(same), *few)
     alone = capsys.readouterr().out
-    run_training(str(same), *few, evaluate=str(same))
+    run_evaluation(str(same), str(same), *few)
     together = capsys.readouterr().out
     assert "BLEU" in alone
     alone = re.sub(r"  doubtful: .*\n", "", alone)  # an ensemble has no confidence
@@ -98,7 +98,7 @@ def test_a_run_with_itself_has_the_scores_of_the_run(trained, tmp_path, capsys):
 def test_runs_with_one_tokenizer_are_scored_together(trained, tmp_path, capsys):
     second = quick_run(tmp_path / "second", f"tokenizer.existing={trained}", "seed=2", "optimization.max_steps=2")
     capsys.readouterr()
-    run_training(str(second), *few_sentences(), evaluate=str(trained), split="validation")
+    run_evaluation(str(trained), str(second), *few_sentences(), split="validation")
     assert re.match(rf"{trained} \+ {second}, \d+ sentences of validation\n  BLEU ", capsys.readouterr().out)
 
 

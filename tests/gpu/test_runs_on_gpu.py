@@ -16,6 +16,7 @@ from conftest import (
     kill_at_update,
     quick_run,
     read_metrics,
+    run_evaluation,
     run_training,
     train_losses,
 )
@@ -282,7 +283,7 @@ def test_translations_are_those_of_the_cpu(trained_on_gpu):
 
 
 def test_evaluation_scores_as_the_run_did(trained_on_gpu, capsys):
-    run_training(evaluate=str(trained_on_gpu))
+    run_evaluation(str(trained_on_gpu))
     scores = read_metrics(trained_on_gpu, "test")[-1]
     assert f"BLEU {scores['bleu']:.2f}" in capsys.readouterr().out
 

@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe, recipe_text
-from modeling_scratch.recipe.schema import OptimizationSection
-from modeling_scratch.training.checkpoints import _misfit, find_checkpoint
+from modeling_scratch.training.checkpoints import find_checkpoint
 from modeling_scratch.training.folder import CHECKSUMS, OPTIMIZER, RECIPE, STATE, WEIGHTS, RunFolder
-from modeling_scratch.training.optimization import make_optimizer
+from modeling_scratch.training.progress import read_progress
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_best_weights_that_cannot_be_read_end_a_run_before_later_checkpoints_are
     (run / "checkpoints" / "step-0000010" / WEIGHTS).write_bytes(b"damaged")
     folder = RunFolder(run)
     with pytest.raises(UserError, match=r"step-0000010/model\.safetensors"):
-        folder.rewind(folder.checkpoints.path(10), 10, 10, unsettled=False)
+        folder.rewind(folder.checkpoints.path(10), 10, 10, best=10)
     assert folder.checkpoints.steps() == [10, 20]
 
 
@@ -98,61 +97,6 @@ def test_a_checkpoint_without_checksums_resumes(run):
     weights = load_file(run / WEIGHTS)
     quick_run(run, resume_from="step-0000010")
     assert all(torch.equal(tensor, weights[name]) for name, tensor in load_file(run / WEIGHTS).items())
-
-
-# -- the optimizer -----------------------------------------------------------------------------------------------------
-
-
-def optimizer_of(model, name="adamw", updates=1) -> torch.optim.Optimizer:
-    optimizer = make_optimizer(model, OptimizationSection(max_steps=1, optimizer=name))
-    for _ in range(updates):
-        for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-    return optimizer
-
-
-def with_moment(state: dict, name: str, change) -> dict:
-    """A state in which one moment of parameter 2 is changed; None deletes it."""
-    changed = {**state["state"][2], name: change(state["state"][2][name].clone())}
-    if changed[name] is None:
-        del changed[name]
-    return state | {"state": state["state"] | {2: changed}}
-
-
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_an_optimizer_of_another_model_is_recognized(kind, make_model):
-    """AdamW's fused kernel reads beyond the end of moments that are too small."""
-    model = make_model()
-    optimizer, moment = optimizer_of(model, kind), "momentum_buffer" if kind == "muon" else "exp_avg"
-    state = optimizer.state_dict()
-    assert _misfit(optimizer, state, updated=True) is None
-    assert _misfit(optimizer, optimizer_of(model, kind, updates=0).state_dict(), updated=False) is None
-    infinite = with_moment(state, moment, lambda value: value.fill_(torch.inf))  # squares may overflow
-    assert _misfit(optimizer, infinite, updated=True) is None
-    wrong = {
-        "groups": optimizer_of(make_model(decoder_layers=1), kind).state_dict(),
-        "parameter 0": optimizer_of(make_model(d_model=64), kind).state_dict(),
-        "parameter 2": with_moment(state, moment, lambda value: value[:-1]),
-        "nothing": optimizer_of(model, kind, updates=0).state_dict(),
-        rf"not {moment}": with_moment(state, moment, lambda _: None),
-        rf"NaN: {moment} of parameter 2": with_moment(state, moment, lambda value: value.fill_(torch.nan)),
-    }
-    for message, each in wrong.items():
-        assert message.removeprefix("not ") in (_misfit(optimizer, each, updated=True) or ""), message
-
-
-def test_an_optimizer_with_nan_is_named_when_a_run_resumes(run, capsys):
-    checkpoint = run / "checkpoints" / "step-0000020"
-    state = torch.load(checkpoint / OPTIMIZER)
-    state["state"][3]["exp_avg_sq"][0] = torch.nan
-    torch.save(state, checkpoint / OPTIMIZER)
-    change_state(checkpoint, **{CHECKSUMS: None})
-    with pytest.raises(SystemExit) as ended:
-        quick_run(run, "optimization.max_steps=21", resume=True)
-    assert ended.value.code == 2
-    error = "step-0000020/optimizer.bin holds NaN: exp_avg_sq of parameter 3; resume from another checkpoint"
-    assert error in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [OPTIMIZER, WEIGHTS, "random_states_0.pkl"])
@@ -171,6 +115,13 @@ def test_a_damaged_best_checkpoint_may_be_deleted(run, capsys):
     shutil.rmtree(run / "checkpoints" / "step-0000010")
     quick_run(run, "optimization.max_steps=21", resume=True)
     assert "the best is chosen anew" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("unsettled", "completed"), [(None, 20), (False, 20), (True, 19)])
+def test_checkpoints_of_earlier_versions_say_what_is_left_to_do_after_their_update(unsettled, completed, run):
+    checkpoint = run / "checkpoints" / "step-0000020"
+    change_state(checkpoint, unsettled=unsettled, completed_step=None)
+    assert read_progress(checkpoint).completed_step == completed
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

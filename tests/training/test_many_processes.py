@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -19,7 +19,7 @@ from conftest import ROOT, SMALL_RUN, read_metrics, run_command
 from forked import as_one_of_nodes, port_of_launchers, start_group
 from torch.distributed import TCPStore, rendezvous
 from torch.distributed.run import get_args_parser as torchrun_parser
-from train_on_processes import train_as_on_a_node
+from train_on_processes import train_one
 from waiting import LONGEST
 
 from modeling_scratch.commands.cli import one_line_errors
@@ -33,9 +33,7 @@ from resume import LAUNCH
 
 def refused(folder: Path, *options_of_each: list[str]) -> str:
     """Start a process for each list of options, which must all be refused, and return their output."""
-    children = start_group(
-        folder / "output", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each]
-    )
+    children = start_group(folder / "output", train_one, [[*SMALL_RUN, *options] for options in options_of_each])
     assert [child.end() for child in children] == [2] * len(children)
     return "".join(child.output for child in children)
 
@@ -174,21 +172,6 @@ def test_restarts_of_several_launchers_with_one_store_are_refused(restarted, mon
     assert (ended.value.code, error.count("\n")) == (2, 1)
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in error
     assert "--auto-resume" in error
-
-
-def test_processes_that_cannot_connect_are_an_error_of_one_line(restarted, monkeypatch, capsys):
-    """With the message of torch 2.13 for a worker that was restarted without the other."""
-    failure = RuntimeError("Gloo connectFullMesh failed with [pair.cc:144] no error\nand more")
-    monkeypatch.setattr(processes, "Accelerator", Mock(side_effect=failure))
-    with pytest.raises(SystemExit) as ended, one_line_errors(False):
-        processes.make_accelerator()
-    error = capsys.readouterr().err
-    assert (ended.value.code, error.count("\n")) == (2, 1)
-    assert "cannot connect (Gloo connectFullMesh failed" in error
-    assert "bug of modeling_scratch" not in error
-    monkeypatch.setattr(processes, "Accelerator", Mock(side_effect=RuntimeError("No CUDA GPUs are available")))
-    with pytest.raises(RuntimeError, match="CUDA"):
-        processes.make_accelerator()
 
 
 # -- documented commands -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 import torch
 from accelerate import Accelerator
-from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_training, weights
+from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_evaluation, weights
 from datasets import Dataset
 from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM
@@ -210,7 +210,7 @@ def test_a_run_in_bf16_has_nearly_the_losses_of_float32_and_saves_float32(traine
 
 def test_evaluate_prints_the_recorded_scores_and_writes_nothing(trained, capsys):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-    run_training(evaluate=str(trained))
+    run_evaluation(str(trained))
     output = capsys.readouterr().out
     (record,) = read_metrics(trained, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
@@ -229,7 +229,7 @@ def test_named_test_sets_are_scored(tmp_path, capsys):
     assert set(final) == {None, "held-out", "again"}
     assert {record["sentences"] for record in final.values()} == {40}
     assert re.findall(r"^On (.*):$", output, re.MULTILINE) == ["test", "held-out", "again"]
-    run_training(evaluate=str(run))
+    run_evaluation(str(run))
     scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
     card = str(build_card(run, "ada/model", run_of(run)))
