@@ -7,7 +7,7 @@ import peers  # noqa: F401  (finds modeling_scratch)
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_scratch.training.curves import BLUE, GREEN, ORANGE, VERMILLION, save
+from modeling_scratch.run.curves import BLUE, GREEN, ORANGE, VERMILLION, save
 
 COLOURS = (BLUE, ORANGE, GREEN, VERMILLION)
 

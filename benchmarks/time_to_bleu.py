@@ -55,8 +55,8 @@ class Reached(Exception):
 def train_ours(overrides: list[str], bleu: float) -> dict:
     """Train until the BLEU is reached. The recipe names the run's folder."""
     from modeling_scratch.recipe.reading import load_recipe
-    from modeling_scratch.training.log import RunLog
-    from modeling_scratch.training.processes import make_accelerator
+    from modeling_scratch.run.log import RunLog
+    from modeling_scratch.training.setup import make_accelerator
     from modeling_scratch.training.train import train
 
     def validated(log: RunLog, record: dict) -> None:
@@ -153,7 +153,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.metrics import score
     from modeling_scratch.recipe.reading import load_recipe, model_fields
-    from modeling_scratch.training.processes import make_accelerator
+    from modeling_scratch.training.setup import make_accelerator
 
     recipe = load_recipe(trainer_commands.RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)

@@ -37,7 +37,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate, train
 from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.model import fast_cpu
-from modeling_scratch.training import curves
+from modeling_scratch.run import curves
 from modeling_scratch.training.step import TrainingStep
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -172,7 +172,7 @@ def client_upload(
 def write_page(names: list[str], page: Path, license: str | None) -> None:
     """A stand-in for a model's page; it depends on the weights and the license."""
     from modeling_scratch.hub.card import license_of
-    from modeling_scratch.training.records import run_of
+    from modeling_scratch.run.records import run_of
 
     (name,) = names
     page.mkdir()

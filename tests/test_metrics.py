@@ -22,9 +22,9 @@ from modeling_scratch.hub.card import build_card
 from modeling_scratch.metrics import METRICS, Metric, Score, bleu_significance, grouped_by_source, score
 from modeling_scratch.model.batched_generation import INVISIBLE
 from modeling_scratch.recipe.schema import EvaluationSection
-from modeling_scratch.training.curves import curves_figure
+from modeling_scratch.run.curves import curves_figure
+from modeling_scratch.run.records import RunRecords
 from modeling_scratch.training.evaluation import is_better
-from modeling_scratch.training.records import RunRecords
 from modeling_scratch.training.translation_scores import TranslationScores
 
 TRANSLATIONS = ["Der Hund sah die Katze.", "Ein kleines Haus heute.", "Sie kommen an.", "Heute regnet es viel."]

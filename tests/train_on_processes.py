@@ -26,11 +26,12 @@ from modeling_scratch.commands import cli, improve, train
 from modeling_scratch.data.batches import worker_options
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import curves, folder, processes
+from modeling_scratch.run import curves, folder
+from modeling_scratch.run.processes import StopRequest, on_all
+from modeling_scratch.training import setup
 from modeling_scratch.training.compilation import compile_layers, example_batch
-from modeling_scratch.training.evaluation import score_model
 from modeling_scratch.training.fused_loss import fused_cross_entropy
-from modeling_scratch.training.stopping import StopRequest
+from modeling_scratch.training.scoring import score_model
 
 
 def no_picture(metrics: list[dict], path: Path) -> None:
@@ -75,7 +76,7 @@ def _set_up(sharded: bool, precision: str, float64: bool, scale: float | None) -
     torch.set_default_dtype(torch.float64 if float64 else torch.float32)
     gloo = lambda *arguments: ("gloo", DistributedType.MULTI_GPU)  # noqa: E731
     PartialState._prepare_backend = gloo if sharded else _prepare_backend
-    processes.Accelerator = partial(_make_accelerator, sharded, scale)
+    setup.Accelerator = partial(_make_accelerator, sharded, scale)
 
 
 def _backward_of_a_loss_that_is_not_rounded(self, loss: torch.Tensor, **options) -> None:
@@ -96,7 +97,7 @@ def _make_accelerator(sharded: bool, scale: float | None, **options) -> Accelera
 
 def score_into(file: str, folder: str) -> None:
     """Score a run's folder on its test split; the main process writes the result."""
-    accelerator = processes.make_accelerator()
+    accelerator = setup.make_accelerator()
     result = score_model(load_recipe(Path(folder) / "recipe.yaml"), [folder], ["test"], accelerator)["test"]
     if accelerator.is_main_process:
         Path(file).write_text(json.dumps(result))
@@ -105,7 +106,7 @@ def score_into(file: str, folder: str) -> None:
 
 def wait_for_one_that_hangs() -> None:
     """The main process waits for one that hangs, with a short timeout once both are there."""
-    accelerator = processes.make_accelerator()
+    accelerator = setup.make_accelerator()
     accelerator.wait_for_everyone()
     torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
     with cli.one_line_errors(False):
@@ -125,14 +126,14 @@ def lock_folder(path: str, locked: str) -> None:
 
 def fail_on_the_second(error: str) -> None:
     """Fail on the second process; each process writes the exception that it gets to its own file."""
-    accelerator = processes.make_accelerator()
+    accelerator = setup.make_accelerator()
 
     def write_to_disk() -> None:
         if accelerator.process_index == 1:
             raise OSError("disk full")
 
     try:
-        processes.on_all(accelerator, write_to_disk)
+        on_all(accelerator, write_to_disk)
     except Exception as found:
         Path(f"{error}-{accelerator.process_index}").write_text(f"{type(found).__name__}: {found}")
     cli.wait_for_threads()
@@ -168,7 +169,7 @@ def translate_in_shards(folder: str, shards: str, sentences: list[str], size: in
             file.write(f"{len(part)}\n")
         return translate(self, part, *arguments, **options)
 
-    accelerator = processes.make_accelerator()
+    accelerator = setup.make_accelerator()
     with patch.object(corpus_translation, "SHARD", size), patch.object(Translator, "translate", noted):
         translation = corpus_translation.ShardedTranslation(Path(shards), sentences, "translating")
         translation.complete(load_recipe(Path(folder) / "recipe.yaml"), accelerator, StopRequest())

@@ -24,10 +24,9 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.hub.push import PushOptions
 from modeling_scratch.recipe import find_recipe
 from modeling_scratch.recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe, recipe_of_model
-from modeling_scratch.training.evaluation import score_model
-from modeling_scratch.training.folder import RECIPE
-from modeling_scratch.training.processes import make_accelerator
-from modeling_scratch.training.records import run_of
+from modeling_scratch.run.records import RECIPE, run_of
+from modeling_scratch.training.scoring import score_model
+from modeling_scratch.training.setup import make_accelerator
 
 
 @dataclass(frozen=True)

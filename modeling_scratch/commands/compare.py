@@ -13,7 +13,7 @@ from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
 from .cli import Debug, log_to_terminal, one_line_errors, report
 
 if TYPE_CHECKING:
-    from ..apps.experiments.compare import Comparison, Run
+    from ..apps.experiments.compare import Comparison, RunSummary
 
 
 def main(
@@ -32,7 +32,7 @@ def main(
 
         named_runs = read_runs(runs)
         if out is not None:
-            from ..training.curves import comparison_figure, save
+            from ..run.curves import comparison_figure, save
 
             save(comparison_figure({name: run.records for name, run in named_runs.items()}), out)
         comparison = compare(named_runs)
@@ -84,7 +84,7 @@ def _numbers(comparison: "Comparison") -> str:
 _COUNTS = {"updates": ",.0f", "minutes": ",.1f", "target tokens": ",.0f", "parameters": ",.0f"}
 
 
-def _cells(run: "Run") -> dict[str, str]:
+def _cells(run: "RunSummary") -> dict[str, str]:
     """The run's formatted numbers, by column title."""
     from ..apps.experiments.compare import column
 

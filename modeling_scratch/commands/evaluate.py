@@ -45,8 +45,8 @@ def main(
         from ..loading import load_confidence
         from ..recipe import find_recipe
         from ..recipe.reading import load_recipe, recipe_of_model
-        from ..training.evaluation import score_model
-        from ..training.processes import make_accelerator
+        from ..training.scoring import score_model
+        from ..training.setup import make_accelerator
 
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]
@@ -61,7 +61,7 @@ def main(
         as_run = recipe.model_copy(update={"trackers": []}) if scored_alike else None
         accelerator = make_accelerator(as_run, before=path.parent)
         if curve is not None:
-            from ..training.curves import check_picture
+            from ..run.curves import check_picture
 
             check_picture(curve)
             check_confidence(f"--curve {curve}", models, None if others else load_confidence(model))
@@ -77,7 +77,7 @@ def main(
             ]
         if is_main_process():
             if curve is not None:
-                from ..training.curves import confidence_figure, save
+                from ..run.curves import confidence_figure, save
 
                 save(confidence_figure(results), curve)
             report("\n".join(lines), None if curve is None else f"{curve} is written")

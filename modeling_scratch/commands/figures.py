@@ -26,8 +26,8 @@ def curves(
 ) -> None:
     """Loss, validation scores and learning rate of a run, from its metrics.jsonl."""
     with one_line_errors(debug):
-        from ..training.curves import curves_figure, save
-        from ..training.folder import METRICS_FILE, read_metrics
+        from ..run.curves import curves_figure, save
+        from ..run.records import METRICS_FILE, read_metrics
 
         if not run.is_dir():
             raise UserError(f"{run}: no such folder; name that of a run")
@@ -46,7 +46,7 @@ def positions(
     """The sinusoidal positional encodings."""
     with one_line_errors(debug):
         from ..apps.figures.positions import positions_figure
-        from ..training.curves import save
+        from ..run.curves import save
 
         _report([save(positions_figure(d_model, length), out)])
 
@@ -85,6 +85,6 @@ def architecture(
     """Encoder and decoder, post-norm and pre-norm, labelled with module names."""
     with one_line_errors(debug):
         from ..apps.figures.architecture import architecture_figure
-        from ..training.curves import save
+        from ..run.curves import save
 
         _report([save(architecture_figure(), out)])

@@ -47,8 +47,8 @@ def main(
     with one_line_errors(debug, is_main_process(), "interrupted; repeat the command to resume"):
         from ..apps.experiments.improve import ImprovementOptions, ImprovementPlan, improve, stages
         from ..hub.push import check_destination, push_run, try_push
-        from ..training.processes import make_accelerator, on_main
-        from ..training.stopping import StopRequest
+        from ..run.processes import StopRequest, on_main
+        from ..training.setup import make_accelerator
 
         check_number("--length", length, _GREATEST_LENGTH)
         check_number("--max-minutes", max_minutes, LONGEST_TIME)
@@ -85,7 +85,7 @@ def _beside(run: Path) -> Path:
 
 def _describe(plan: list[tuple[str, float | None]], device: str | None) -> list[str]:
     """A line for each stage with its estimated time, and one for the total; `device`: what the run trained on."""
-    from ..training.log import format_duration
+    from ..run.log import format_duration
 
     width = max(len(what) for what, _ in plan)
     lines = [f"{what:<{width}}  {'done' if left is None else f'about {format_duration(left)}'}" for what, left in plan]

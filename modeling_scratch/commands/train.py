@@ -91,9 +91,9 @@ def _train_or_describe(
 ) -> None:
     from ..recipe import find_recipe, shipped_recipes
     from ..recipe.reading import load_recipe
+    from ..run.processes import StopRequest, on_main
     from ..training.finish import is_finished
-    from ..training.processes import make_accelerator, on_main
-    from ..training.stopping import StopRequest
+    from ..training.setup import make_accelerator
     from ..training.train import train
 
     for each in overrides:
@@ -143,7 +143,8 @@ def _folder_meant(path: Path, named: str, resume: bool | str, overwrite: bool) -
     Raises:
         UserError: the run's own folder or the named one would be resumed or replaced, and nothing says which is meant.
     """
-    from ..training.folder import RECIPE, RunFolder
+    from ..run.folder import RunFolder
+    from ..run.records import RECIPE
 
     folder = path.parent
     if not (resume or overwrite) or path.name != RECIPE or folder.resolve() == Path(named).resolve():

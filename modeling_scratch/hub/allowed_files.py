@@ -13,7 +13,8 @@ from ..errors import UserError, as_user_error
 from ..files import read_json, reading
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
-from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, TOKENIZER_FILES, WEIGHTS
+from ..run.folder import COMPANIONS, CURVES, TOKENIZER_FILES, WEIGHTS
+from ..run.records import METRICS_FILE, RECIPE
 from .model_files import CONVERSION, read_config, weight_files
 from .probe import HANDLER
 

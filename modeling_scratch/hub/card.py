@@ -38,8 +38,8 @@ from ..metrics import (
 )
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig, task_of
 from ..recipe.schema import FEATURES
-from ..training.folder import CURVES, scored_set
-from ..training.records import RunRecords
+from ..run.folder import CURVES
+from ..run.records import RunRecords, scored_set
 from .allowed_files import CARD
 from .card_markdown import escape, hub_link, plural, table
 from .model_files import Conversion, ModelFacts, read_facts, tokenizer_languages

@@ -20,8 +20,7 @@ from ..inference.translations import best_texts
 from ..loading import load_tokenizers, load_translator
 from ..model import ScratchTranslationPipeline
 from ..recipe.schema import FEATURES
-from ..training.folder import RECIPE
-from ..training.records import RunRecords
+from ..run.records import RECIPE, RunRecords
 from . import probe
 from .allowed_files import copy_files
 from .model_files import open_weights

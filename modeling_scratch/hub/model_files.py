@@ -19,7 +19,7 @@ from ..model.confidence import FILE as CONFIDENCE
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig, task_of
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import check_fields
-from ..training.folder import WEIGHTS
+from ..run.folder import WEIGHTS
 from .card_markdown import escape
 
 CONVERSION = "conversion.json"

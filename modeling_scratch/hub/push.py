@@ -29,8 +29,8 @@ from ..errors import RedactingFilter, UserError, as_user_error, redact
 from ..files import read_json, reading, temporary_folder, write_whole
 from ..recipe import SECONDS_TO_ANSWER, SECONDS_TO_PUSH
 from ..recipe.schema import Recipe
-from ..training.folder import COMPANIONS
-from ..training.records import run_of
+from ..run.folder import COMPANIONS
+from ..run.records import run_of
 from .allowed_files import ALLOWED, CARD, EVAL_RESULTS, matches
 from .card import benchmark_result, check_languages, check_license, required_metadata, updated_card
 from .check import check_model

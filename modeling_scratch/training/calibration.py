@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-from accelerate import Accelerator
 from datasets import Dataset
-from transformers import PreTrainedModel
 
 from ..data.streaming import columns_of, open_stream
 from ..data.tokenizer import features_of, texts
@@ -18,9 +16,8 @@ from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
 from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of
 from ..recipe.schema import FEATURES, SOURCE, Recipe
-from .evaluation import translate_on_processes
-from .inputs import Inputs
-from .stopping import StopRequest
+from ..run.run import Run, RunData
+from .scoring import translate_on_processes
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +35,7 @@ _MOSTLY = 0.5  # share of translations that are guesses, from which on all are d
 _NEVER = 1.0  # a threshold above any log-probability
 
 
-def calibrate(
-    recipe: Recipe, accelerator: Accelerator, inputs: Inputs, model: PreTrainedModel, stop: StopRequest
-) -> Confidence | None:
+def calibrate(run: Run) -> Confidence | None:
     """
     Choose the thresholds of a model's confidence such that each signal makes 1 % of the validation sentences doubtful,
     translated with the model's own settings (an unusual length, 0.25 %); or less if lower thresholds find as many
@@ -51,9 +46,10 @@ def calibrate(
     Returns:
         None if there are fewer than 100 validation sentences, or the search gives no scores, as that of sharded models.
     """
-    pairs = inputs.pairs["validation"].shuffle(seed=recipe.seed)
+    recipe = run.recipe
+    pairs = run.data.pairs["validation"].shuffle(seed=recipe.seed)
     pairs = pairs.select(range(min(_MOST, len(pairs))))
-    translator, limits = Translator(model, *inputs.tokenizers), recipe.evaluation.batch_limits()
+    translator, limits = Translator(run.model, *run.data.tokenizers), recipe.evaluation.batch_limits()
     found = {}
     for kind, (sources, features) in _kinds(recipe, pairs).items():
         tokens = translator.tokenize(sources, features=features)
@@ -61,7 +57,9 @@ def calibrate(
         if kind == "validation" and sum(map(bool, tokens)) < _FEWEST:
             logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
             return None
-        rows = translate_on_processes(translator, sources, accelerator, stop, tokens=tokens, scores=None, **limits)
+        rows = translate_on_processes(
+            translator, sources, run.accelerator, run.stop, tokens=tokens, scores=None, **limits
+        )
         if kind == "validation":
             read = [place for place, ids in enumerate(tokens) if ids]
             targets = texts(pairs)[1]
@@ -70,8 +68,8 @@ def calibrate(
         if kind == "validation" and not any(score for _, _, score in found[kind]):
             logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
             return None
-    known = NgramSet.of(_frequent_ngrams(recipe, inputs))
-    made = Confidence({}, getattr(model.generation_config, "longest_training_source", None), known)
+    known = NgramSet.of(_frequent_ngrams(recipe, run.data))
+    made = Confidence({}, getattr(run.model.generation_config, "longest_training_source", None), known)
     values = [made.signals_of(*each) for each in found["validation"]]
     columns = {name: np.array([each[name] for each in values]) for name in values[0]}
     measured: dict[float, dict] = {}
@@ -118,11 +116,11 @@ def _measured(shares: dict[str, float], sentences: int) -> dict:
     return {"sentences": sentences, "doubtful": shares, "precision": precision, "recall": recall}
 
 
-def _frequent_ngrams(recipe: Recipe, inputs: Inputs) -> Iterator[tuple[int, ...]]:
+def _frequent_ngrams(recipe: Recipe, data: RunData) -> Iterator[tuple[int, ...]]:
     """The pairs and triples of adjacent source tokens in training data, the most frequent first."""
     codes, numbers = np.empty(0, np.int64), np.empty(0, np.int64)
-    for sources, features in _training_sources(recipe, inputs):
-        rows = tokenize(inputs.tokenizers[0], sources, None, features=features)
+    for sources, features in _training_sources(recipe, data):
+        rows = tokenize(data.tokenizers[0], sources, None, features=features)
         new = np.array([_code(ngram) for row in rows for ngram in ngrams_of(row)], np.int64)
         codes, where = np.unique(np.concatenate([codes, new]), return_inverse=True)
         weights = np.concatenate([numbers, np.ones(len(new), np.int64)])
@@ -140,10 +138,10 @@ def _code(ngram: tuple[int, ...]) -> int:
     return code
 
 
-def _training_sources(recipe: Recipe, inputs: Inputs) -> Iterator[tuple[list[str], list[str] | None]]:
+def _training_sources(recipe: Recipe, data: RunData) -> Iterator[tuple[list[str], list[str] | None]]:
     """The sources of the training data, or of a sample of them, and their features, in batches."""
-    if "train" in inputs.pairs:
-        train = inputs.pairs["train"]
+    if "train" in data.pairs:
+        train = data.pairs["train"]
         if len(train) > _READ:
             train = train.select(sorted(random.Random(recipe.seed).sample(range(len(train)), _READ)))
         batches = train.iter(_AT_ONCE)

@@ -7,11 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
 from datasets import Dataset
 from safetensors.torch import load_file
-from torch import nn
-from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from ..data.sources import source_of, sources_of
@@ -19,30 +16,22 @@ from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
 from ..files import remove, write_whole
 from ..inference.alignments import Aligner, choose_heads
+from ..inference.translate import Translator
 from ..metrics import bleu_significance, describe_heads
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.confidence import Confidence
 from ..recipe.reading import MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import FEATURES, SOURCE, TARGET, Recipe
+from ..run.checkpoints import stored_weights
+from ..run.folder import WEIGHTS, RunFolder
+from ..run.processes import on_main, write_on_main
+from ..run.records import BEFORE, RECIPE, TRANSLATIONS, finally_scored, read_metrics, read_translations
+from ..run.run import Run
+from ..run.sharding import load_whole_weights
 from .calibration import calibrate
-from .checkpoints import stored_weights
-from .evaluation import evaluating, final_scores, final_splits, translate_split, validation_loss
-from .folder import (
-    BEFORE,
-    RECIPE,
-    TRANSLATIONS,
-    WEIGHTS,
-    RunFolder,
-    finally_scored,
-    read_metrics,
-    read_translations,
-)
-from .inputs import Inputs, gold_links_of
-from .log import RunLog
-from .processes import on_main, write_on_main
-from .progress import Progress
-from .sharding import load_whole_weights
-from .stopping import StopRequest
+from .evaluation import translate_split, validation_loss
+from .preparation import gold_links_of
+from .scoring import alignment_scores, evaluating
 
 logger = logging.getLogger(__name__)
 
@@ -52,24 +41,12 @@ _SAMPLES = 5
 _RESULTS = (WEIGHTS, CONFIG_NAME, GENERATION_CONFIG_NAME, "tokenizer_config.json", "modeling_scratch.py")
 
 
-def finish(
-    recipe: Recipe,
-    accelerator: Accelerator,
-    folder: RunFolder,
-    inputs: Inputs,
-    model: nn.Module,
-    progress: Progress,
-    log: RunLog,
-    stop: StopRequest,
-) -> dict[str, Any]:
+def finish(run: Run) -> dict[str, Any]:
     """
     Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
     metric; with their alignment heads if the recipe asks for alignments, and confidence.json. Then score them on the
     test sets, or on validation if there are none, and an average on validation too, and keep their translations in the
     folder.
-
-    Args:
-        model: as Accelerate has wrapped or sharded it.
 
     Returns:
         The scores by split, those before fine-tuning, some samples, the folder, and the progress.
@@ -77,47 +54,41 @@ def finish(
     Raises:
         Stopped: the run was asked to stop. Its training is complete; --resume scores it.
     """
-    unwrapped, splits = accelerator.unwrap_model(model), final_splits(recipe, inputs.pairs)
+    splits = final_splits(run)
     translations, scores, samples = {}, {}, []
     try:
-        loss = _choose_weights(recipe, accelerator, folder, inputs, model, progress, stop)
-        if recipe.evaluation.alignments:
-            _choose_alignment_heads(recipe, accelerator, folder, inputs, unwrapped)
-        confidence = _calibrate(recipe, accelerator, folder, inputs, unwrapped, stop)
+        loss = _choose_weights(run)
+        if run.recipe.evaluation.alignments:
+            _choose_alignment_heads(run)
+        confidence = _calibrate(run)
         for split in splits if loss is None else dict.fromkeys(["validation", *splits]):
-            translations[split], record = final_scores(recipe, unwrapped, inputs, accelerator, stop, split, confidence)
+            translations[split], record = final_scores(run, split, confidence)
             if split == "validation" and loss is not None:
                 record["loss"] = loss
             if split == splits[0]:
-                samples = record["samples"] = _samples(inputs.pairs[split], translations[split])
+                samples = record["samples"] = _samples(run.data.pairs[split], translations[split])
             scores[split] = record
-            log.translations(split, translations[split])  # before the record, which is thus never without them
-            log.record(record)
+            run.log.translations(split, translations[split])  # before the record, which is thus never without them
+            run.log.record(record)
     except Stopped:
         raise Stopped("stopped while the final model was scored; --resume scores it") from None
-    before = on_main(accelerator, lambda: scores_before(recipe, folder.path, inputs.pairs, translations))
-    log.curves()
-    accelerator.wait_for_everyone()
-    return {"scores": scores, "before": before, "samples": samples, "folder": str(folder.path), **asdict(progress)}
+    before = on_main(run.accelerator, lambda: scores_before(run.recipe, run.folder.path, run.data.pairs, translations))
+    run.log.curves()
+    run.accelerator.wait_for_everyone()
+    folder = str(run.folder.path)
+    return {"scores": scores, "before": before, "samples": samples, "folder": folder, **asdict(run.progress)}
 
 
-def _choose_weights(
-    recipe: Recipe,
-    accelerator: Accelerator,
-    folder: RunFolder,
-    inputs: Inputs,
-    model: nn.Module,
-    progress: Progress,
-    stop: StopRequest,
-) -> float | None:
+def _choose_weights(run: Run) -> float | None:
     """
     Write the final weights to the folder's root and load them into the model. Returns the validation loss of averaged
     weights, which have not been evaluated yet; None for others.
     """
-    unwrapped, averages = accelerator.unwrap_model(model), recipe.checkpoints.average_last > 1
+    accelerator, folder, kept = run.accelerator, run.folder, run.progress.averaging
+    averages = run.recipe.checkpoints.average_last > 1
 
     def checked_loss() -> float:
-        if math.isfinite(loss := validation_loss(recipe, unwrapped, inputs, accelerator, stop)):
+        if math.isfinite(loss := validation_loss(run)):
             return loss
         # Weights that a checkpoint or the average left at the root are useless too.
         on_main(accelerator, lambda: (folder.path / WEIGHTS).unlink(missing_ok=True))
@@ -127,50 +98,56 @@ def _choose_weights(
         )
 
     if averages:
-        write_on_main(
-            accelerator, WEIGHTS, folder.path, lambda: folder.write_weights(folder.average(progress.averaging))
-        )
-    elif progress.best is None:  # there never were best weights, or they are lost
+        write_on_main(accelerator, WEIGHTS, folder.path, lambda: folder.write_weights(folder.average(kept)))
+    elif run.progress.best is None:  # there never were best weights, or they are lost
         checked_loss()
-        weights = stored_weights(unwrapped, accelerator.get_state_dict(model))
+        weights = stored_weights(run.model, accelerator.get_state_dict(run.wrapped))
         write_on_main(accelerator, WEIGHTS, folder.path, lambda: folder.write_weights(weights))
-    load_whole_weights(accelerator, unwrapped, load_file(folder.path / WEIGHTS))
+    load_whole_weights(accelerator, run.model, load_file(folder.path / WEIGHTS))
     if not averages:
         return None
-    logger.info(f"the final weights are the average of the last {len(progress.averaging)} checkpoints")
+    logger.info(f"the final weights are the average of the last {len(kept)} checkpoints")
     return checked_loss()
 
 
-def _choose_alignment_heads(
-    recipe: Recipe, accelerator: Accelerator, folder: RunFolder, inputs: Inputs, model: PreTrainedModel
-) -> None:
+def _choose_alignment_heads(run: Run) -> None:
     """Choose the heads that best align the validation split, and write them to the generation config."""
-    gold, config = gold_links_of(recipe, "validation"), model.generation_config
-    with evaluating(model, accelerator):
-        weights = Aligner(model, *inputs.tokenizers).weights_by_head(*texts(inputs.pairs["validation"]))
-        heads, rate = choose_heads(weights, gold)
+    folder, config = run.folder.path, run.model.generation_config
+    with evaluating(run.model, run.accelerator):
+        aligner = Aligner(run.model, *run.data.tokenizers)
+        weights = aligner.weights_by_head(*texts(run.data.pairs["validation"]))
+        heads, rate = choose_heads(weights, gold_links_of(run.recipe, "validation"))
         config.alignment_heads = heads  # type: ignore[attr-defined]  # one of Whisper's
     (described,) = describe_heads({"alignment_heads": heads})
     logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
-    write_on_main(accelerator, GENERATION_CONFIG_NAME, folder.path, lambda: config.save_pretrained(folder.path))
+    write_on_main(run.accelerator, GENERATION_CONFIG_NAME, folder, lambda: config.save_pretrained(folder))
 
 
-def _calibrate(
-    recipe: Recipe,
-    accelerator: Accelerator,
-    folder: RunFolder,
-    inputs: Inputs,
-    model: PreTrainedModel,
-    stop: StopRequest,
-) -> Confidence | None:
+def _calibrate(run: Run) -> Confidence | None:
     """Write confidence.json and return its content; None, and no file, if it cannot be calibrated."""
-    confidence = calibrate(recipe, accelerator, inputs, model, stop)
-    path = folder.path / CONFIDENCE
+    confidence, path = calibrate(run), run.folder.path / CONFIDENCE
     if confidence is None:
-        on_main(accelerator, lambda: remove(path))
+        on_main(run.accelerator, lambda: remove(path))
     else:
-        write_on_main(accelerator, CONFIDENCE, folder.path, lambda: write_whole(path, confidence.text()))
+        write_on_main(run.accelerator, CONFIDENCE, path.parent, lambda: write_whole(path, confidence.text()))
     return confidence
+
+
+def final_splits(run: Run) -> list[str]:
+    """What final weights are scored on: the test split and further test sets, or validation if there are none."""
+    splits = ("test", *run.recipe.data.test_sets)
+    return [split for split in splits if split in run.data.pairs] or ["validation"]
+
+
+def final_scores(run: Run, split: str, confidence: Confidence | None) -> tuple[list[str], dict[str, Any]]:
+    """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
+    recipe, pairs = run.recipe, run.data.pairs[split]
+    logger.info(f"scoring the final weights on the {len(pairs):,} pairs of the {split} split")
+    translations, scores = translate_split(run, split, confidence)
+    with evaluating(run.model, run.accelerator):
+        scores |= alignment_scores(recipe, Translator(run.model, *run.data.tokenizers), split, pairs)
+    named = {"split": "test", "name": split} if split in recipe.data.test_sets else {"split": split}
+    return translations, {**named, "final": True, "num_beams": recipe.evaluation.num_beams, **scores}
 
 
 def _samples(pairs: Dataset, translations: list[str]) -> list[dict[str, str]]:
@@ -186,22 +163,14 @@ def _samples(pairs: Dataset, translations: list[str]) -> list[dict[str, str]]:
 # -- fine-tuning -------------------------------------------------------------------------------------------------------
 
 
-def score_start(
-    recipe: Recipe,
-    accelerator: Accelerator,
-    inputs: Inputs,
-    model: PreTrainedModel,
-    log: RunLog,
-    stop: StopRequest,
-) -> None:
+def score_start(run: Run) -> None:
     """Score the model as it is before its first update, on the same test sets as at the end."""
-    for split in final_splits(recipe, inputs.pairs):
-        logger.info(
-            f"scoring the model on the {len(inputs.pairs[split]):,} pairs of the {split} split before fine-tuning"
-        )
-        translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
-        log.translations(f"{BEFORE}/{split}", translations)
-        log.record({"split": BEFORE, "name": split, "num_beams": recipe.evaluation.num_beams, **scores})
+    for split in final_splits(run):
+        count = len(run.data.pairs[split])
+        logger.info(f"scoring the model on the {count:,} pairs of the {split} split before fine-tuning")
+        translations, scores = translate_split(run, split)
+        run.log.translations(f"{BEFORE}/{split}", translations)
+        run.log.record({"split": BEFORE, "name": split, "num_beams": run.recipe.evaluation.num_beams, **scores})
 
 
 def scores_before(

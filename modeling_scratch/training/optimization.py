@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..recipe.schema import OptimizationSection
-from .sharding import cut_like, gathered
+from ..run.sharding import cut_like, gathered
 
 MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic iteration, as in torch.optim.Muon

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 from ..data.batches import BatchShare
 from ..recipe.schema import OptimizationSection
+from ..run.processes import advising_on_memory
+from ..run.sharding import gathered, wrap_model_and_optimizer
 from .fused_loss import TrainingLoss
 from .optimization import make_optimizer
-from .processes import advising_on_memory
-from .sharding import gathered, wrap_model_and_optimizer
 
 
 @dataclass(frozen=True)

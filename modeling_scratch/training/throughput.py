@@ -8,11 +8,11 @@ import re
 import numpy as np
 import torch
 from accelerate import Accelerator
+from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
 from ..data.tokenizer import pair_lengths
-from .inputs import Inputs
 
 # Operations a second of dense matrix products in bf16, in fp16 where a GPU has no bf16, from NVIDIA's data sheets. The
 # first name that is found in a GPU's counts.
@@ -80,13 +80,14 @@ def weights_in(module: nn.Module) -> int:
     return sum(layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear))
 
 
-def share_of_peak_per_token(model: PreTrainedModel, inputs: Inputs, accelerator: Accelerator) -> float | None:
+def share_of_peak_per_token(model: PreTrainedModel, validation: Dataset, accelerator: Accelerator) -> float | None:
     """
     The share of the peak of all GPUs that one target token a second is, estimated from the lengths of the validation
     pairs; None on other devices and unknown GPUs.
 
     Args:
         model: not wrapped.
+        validation: the validation pairs, tokenized.
     """
     device = accelerator.device
     if device.type != "cuda":
@@ -95,6 +96,4 @@ def share_of_peak_per_token(model: PreTrainedModel, inputs: Inputs, accelerator:
     peak = peak_of(torch.cuda.get_device_name(device), has_tf32, accelerator.mixed_precision)
     if peak is None:
         return None
-    return operations_per_target_token(model, *pair_lengths(inputs.validation_data)) / (
-        peak * accelerator.num_processes
-    )
+    return operations_per_target_token(model, *pair_lengths(validation)) / (peak * accelerator.num_processes)

@@ -16,7 +16,7 @@ from modeling_scratch.apps.web.export import export_page
 from modeling_scratch.apps.web.site import read_described
 from modeling_scratch.apps.web.transformersjs import export_transformersjs
 from modeling_scratch.hub.card import build_card
-from modeling_scratch.training.records import RunRecords
+from modeling_scratch.run.records import RunRecords
 
 RECIPE = ["data.name=dates", "data.task=dates in ISO 8601", "tokenizer.kind=characters", "optimization.max_steps=4"]
 RECIPE += ["evaluation.metric=cer", "evaluation.metrics=[exact_match]", "evaluation.every=2", "checkpoints.every=2"]

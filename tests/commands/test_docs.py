@@ -21,7 +21,7 @@ from modeling_scratch.hub.allowed_files import ALLOWED
 from modeling_scratch.model.translation_pipeline import TARGET_FOLDER
 from modeling_scratch.recipe.reading import read_yaml
 from modeling_scratch.recipe.schema import Recipe
-from modeling_scratch.training.folder import COMPANIONS
+from modeling_scratch.run.folder import COMPANIONS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -19,6 +19,7 @@ ROWS = [
     "apps",
     "hub",
     "training",
+    "run",
     "inference",
     "data",
     "recipe",

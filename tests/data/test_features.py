@@ -21,7 +21,7 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.model.batched_generation import INVISIBLE, tokenize, with_features
 from modeling_scratch.recipe.schema import DataSection, MixedSource
-from modeling_scratch.training.records import RunRecords
+from modeling_scratch.run.records import RunRecords
 
 US = "\x1f"  # ASCII's unit separator
 

@@ -30,9 +30,9 @@ from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.translate.workers import worker_count
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.inference.translations import best_texts
-from modeling_scratch.training import compilation, start
-from modeling_scratch.training.folder import SCALER, RunFolder
-from modeling_scratch.training.progress import Progress, read_progress
+from modeling_scratch.run.folder import SCALER, RunFolder
+from modeling_scratch.run.progress import Progress, read_progress
+from modeling_scratch.training import compilation, train
 from modeling_scratch.training.step import TrainingStep
 
 PLAIN = ["model.overrides.dropout=0.0", "precision=float32", "compile=false"]
@@ -125,7 +125,7 @@ def test_captured_updates_are_plain_ones(overrides, precision, compiled, tmp_pat
     assert "updates are captured, which is slower" not in said  # "no updates", or "no more"
     assert len(replays) > 20
     replays.clear()
-    monkeypatch.setattr(start, "make_training_step", TrainingStep)
+    monkeypatch.setattr(train, "make_training_step", TrainingStep)
     plain = quick_run(tmp_path / "plain", *options)
     assert not replays
     difference = 1e-3 if precision == "float32" else 3e-2

@@ -19,7 +19,7 @@ from modeling_scratch.apps.web.run_facts import facts_of, records_of
 from modeling_scratch.apps.web.transformersjs import card_of_folder
 from modeling_scratch.hub.card import BEGIN, END, build_card, check_card, license_of, updated_card
 from modeling_scratch.metrics import METRICS, describe_score
-from modeling_scratch.training.records import RunRecords
+from modeling_scratch.run.records import RunRecords
 
 MARKUP = "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
 SAMPLES = [

@@ -10,7 +10,7 @@ from translators import run_translate
 
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.loading import load_tokenizers, named_languages
-from modeling_scratch.training.records import RunRecords
+from modeling_scratch.run.records import RunRecords
 
 OPTIONS = ["data.test_files=null", "data.source_language=null", "data.target_language=null", "tokenizer.shared=false"]
 OPTIONS += ["data.task=the phones of a word", "tokenizer.kind=characters", "tokenizer.target_kind=words"]

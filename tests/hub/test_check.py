@@ -21,8 +21,8 @@ from modeling_scratch.commands import upload
 from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.check import PROBES, check_conversion, check_model, check_translations, compare_results
-from modeling_scratch.training.folder import WEIGHTS
-from modeling_scratch.training.records import run_of
+from modeling_scratch.run.folder import WEIGHTS
+from modeling_scratch.run.records import run_of
 
 
 def test_only_files_on_the_allow_list_are_chosen(run):

@@ -20,7 +20,7 @@ from modeling_scratch.hub.allowed_files import EVAL_RESULTS, chosen_files
 from modeling_scratch.hub.probe import HANDLER
 from modeling_scratch.model.confidence import Confidence, NgramSet
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
-from modeling_scratch.training.folder import WEIGHTS
+from modeling_scratch.run.folder import WEIGHTS
 
 
 def card(hub, name: str = MODEL) -> str:

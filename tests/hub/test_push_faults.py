@@ -11,7 +11,7 @@ from loopback_client import MODEL, SHORT_RECIPE, change_weights, client_train, c
 from loopback_hub import ADA
 from waiting import LONGEST
 
-from modeling_scratch.training.folder import WEIGHTS
+from modeling_scratch.run.folder import WEIGHTS
 
 SPACE = f"spaces/{MODEL}"
 # Kind of push: whose model is on the Hub before, the reference that the push changes, and its options.

@@ -9,7 +9,7 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, shipped_recipes
 from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
 from modeling_scratch.recipe.schema import DataSection, ModelSection
-from modeling_scratch.training.inputs import count_parameters
+from modeling_scratch.training.preparation import count_parameters
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
 

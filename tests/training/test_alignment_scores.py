@@ -13,7 +13,7 @@ from modeling_scratch.hub.card import build_card
 from modeling_scratch.inference.alignments import Aligner, alignment_error_rate
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training.records import RunRecords
+from modeling_scratch.run.records import RunRecords
 
 LIMITS = ["optimization.max_steps=2", "evaluation.every=2", "evaluation.num_beams=1", "evaluation.max_new_tokens=2"]
 # The only decoder layer has two heads; None is the mean of both.

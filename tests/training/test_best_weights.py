@@ -11,8 +11,8 @@ from conftest import equal_weights, few_sentences, quick_run, read_metrics, weig
 from safetensors.torch import load_file
 
 from modeling_scratch.hub.card import build_card
+from modeling_scratch.run.records import RunRecords
 from modeling_scratch.training import evaluation as validation
-from modeling_scratch.training.records import RunRecords
 
 
 def test_an_averaged_run_ends_with_the_mean_of_its_last_checkpoints(tmp_path):

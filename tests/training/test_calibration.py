@@ -19,9 +19,9 @@ from modeling_scratch.inference.translate import Translator
 from modeling_scratch.model.confidence import Confidence
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.run.records import run_of
 from modeling_scratch.training import calibration
 from modeling_scratch.training.calibration import guessed
-from modeling_scratch.training.records import run_of
 
 
 @pytest.fixture(scope="module")

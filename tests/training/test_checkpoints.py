@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe, recipe_text
-from modeling_scratch.training.checkpoints import find_checkpoint
-from modeling_scratch.training.folder import CHECKSUMS, OPTIMIZER, RECIPE, STATE, WEIGHTS, RunFolder
-from modeling_scratch.training.progress import read_progress
+from modeling_scratch.run.checkpoints import find_checkpoint
+from modeling_scratch.run.folder import CHECKSUMS, OPTIMIZER, STATE, WEIGHTS, RunFolder
+from modeling_scratch.run.progress import read_progress
+from modeling_scratch.run.records import RECIPE
 
 
 @pytest.fixture

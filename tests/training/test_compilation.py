@@ -26,12 +26,7 @@ from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import compilation
 from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.captured_updates import may_capture
-from modeling_scratch.training.compilation import (
-    compile_layers,
-    example_batch,
-    is_compiled,
-    uses_bins,
-)
+from modeling_scratch.training.compilation import compile_layers, example_batch, is_compiled, uses_bins
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

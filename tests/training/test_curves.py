@@ -8,7 +8,7 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from modeling_scratch.commands.figures import app
-from modeling_scratch.training import curves
+from modeling_scratch.run import curves
 
 
 def run(*arguments):

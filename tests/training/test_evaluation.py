@@ -23,9 +23,9 @@ from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
 from modeling_scratch.recipe.schema import DataSection, EvaluationSection, OptimizationSection, Recipe
-from modeling_scratch.training import evaluation
-from modeling_scratch.training.evaluation import translate_and_score, translate_on_processes
-from modeling_scratch.training.inputs import generation_settings
+from modeling_scratch.training import scoring
+from modeling_scratch.training.preparation import generation_settings
+from modeling_scratch.training.scoring import translate_and_score, translate_on_processes
 
 SENTENCES = [pair["en"] for pair in make_corpus(36, 1, 1, seed=5)["train"]]
 
@@ -128,15 +128,14 @@ def scores_of(translator, monkeypatch):
 
     def scores(pairs: list[tuple[str, ...]], outputs: list[str], target_tokenizer=WORDS, languages=None, **section):
         found = [[Translation(text)] for text in outputs]
-        monkeypatch.setattr(evaluation, "translate_on_processes", lambda *_, **__: found)
+        monkeypatch.setattr(scoring, "translate_on_processes", lambda *_, **__: found)
         source, target = languages or (None, None)
         data = DataSection(source_language=source, target_language=target, train_files="a.tsv")
         settings = {"optimization": OptimizationSection(max_steps=1), "evaluation": EvaluationSection(**section)}
         recipe = Recipe(output_dir="x", data=data, **settings)
         columns = dict(zip(("source", "target", "features"), map(list, zip(*pairs, strict=True)), strict=False))
-        tokenizers = (translator[1], target_tokenizer)
-        given = (recipe, translator[0], tokenizers, Dataset.from_dict(columns), Accelerator(cpu=True), nullcontext())
-        return translate_and_score(*given)[1]
+        given = (Dataset.from_dict(columns), Accelerator(cpu=True), nullcontext())
+        return translate_and_score(recipe, Translator(*translator[:2], target_tokenizer), *given)[1]
 
     return scores
 

@@ -19,9 +19,9 @@ from train_on_processes import fail_on_the_second, leave_a_data_worker, train_on
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.commands.cli import STOPPED
-from modeling_scratch.training import checkpoints
-from modeling_scratch.training.folder import CheckpointStore, RunFolder
-from modeling_scratch.training.stopping import StopRequest
+from modeling_scratch.run import checkpoints
+from modeling_scratch.run.folder import CheckpointStore, RunFolder
+from modeling_scratch.run.processes import StopRequest
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import INTERVAL, survive

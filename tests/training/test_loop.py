@@ -1,6 +1,7 @@
 """When evaluations and checkpoints are due, and after how many updates a run ends."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,9 +9,8 @@ from accelerate import Accelerator
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.schema import EvaluationSection, OptimizationSection
-from modeling_scratch.training.progress import Progress
-from modeling_scratch.training.start import total_updates
-from modeling_scratch.training.train import _note_skipped, is_due, out_of_patience
+from modeling_scratch.run.progress import Progress
+from modeling_scratch.training.train import is_due, is_over, note_skipped_update, total_updates
 
 MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update": 0}, {"readers": 2}
 
@@ -59,7 +59,8 @@ def test_the_number_of_updates_is_the_smaller_limit(optimization, batches, updat
 
 @pytest.mark.parametrize(("patience", "without_better", "out"), [(None, 99, False), (3, 2, False), (3, 3, True)])
 def test_patience_counts_evaluations_without_improvement(patience, without_better, out):
-    assert out_of_patience(EvaluationSection(patience=patience), Progress(without_better=without_better)) is out
+    recipe = SimpleNamespace(evaluation=EvaluationSection(patience=patience))
+    assert is_over(SimpleNamespace(recipe=recipe, progress=Progress(without_better=without_better), total=1)) is out
 
 
 @pytest.mark.parametrize(
@@ -69,5 +70,8 @@ def test_patience_counts_evaluations_without_improvement(patience, without_bette
 def test_the_end_after_skipped_updates_states_whether_the_weights_are_finite(weight, stated):
     model = torch.nn.Linear(2, 2)
     torch.nn.init.constant_(model.weight, weight)
+    recipe = SimpleNamespace(optimization=OptimizationSection(max_steps=20, max_nonfinite_updates=3))
+    progress, accelerator = Progress(step=10, nonfinite_in_a_row=4), Accelerator(cpu=True)
+    run = SimpleNamespace(recipe=recipe, progress=progress, accelerator=accelerator, wrapped=model)
     with pytest.raises(UserError, match=stated):
-        _note_skipped(Progress(step=10, nonfinite_in_a_row=4), math.nan, 3, Accelerator(cpu=True), model)
+        note_skipped_update(run, math.nan)

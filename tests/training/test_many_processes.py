@@ -23,7 +23,7 @@ from train_on_processes import train_one
 from waiting import LONGEST
 
 from modeling_scratch.commands.cli import one_line_errors
-from modeling_scratch.training import processes
+from modeling_scratch.training import setup
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import LAUNCH
@@ -149,7 +149,7 @@ def restarted(monkeypatch):
 def test_restarted_processes_do_not_read_the_addresses_of_dead_ones(restarted):
     restarted.set("rank 1", "of a dead process")
     (first, *_), (second, *_) = (
-        next(rendezvous(processes._meeting_of_this_start(), rank, 2, timeout=timedelta(minutes=2))) for rank in range(2)
+        next(rendezvous(setup._meeting_of_this_start(), rank, 2, timeout=timedelta(minutes=2))) for rank in range(2)
     )
     assert not first.check(["rank 1"])
     second.set("rank 1", "alive")
@@ -161,13 +161,13 @@ def test_restarted_processes_do_not_read_the_addresses_of_dead_ones(restarted):
 )
 def test_first_starts_and_those_with_their_own_store_meet_as_always(variable, value, restarted, monkeypatch):
     monkeypatch.setenv(variable, value)
-    assert processes._meeting_of_this_start() is None
+    assert setup._meeting_of_this_start() is None
 
 
 def test_restarts_of_several_launchers_with_one_store_are_refused(restarted, monkeypatch, capsys):
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     with pytest.raises(SystemExit) as ended, one_line_errors(False, is_main=False):
-        processes.make_accelerator()
+        setup.make_accelerator()
     error = capsys.readouterr().err
     assert (ended.value.code, error.count("\n")) == (2, 1)
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in error

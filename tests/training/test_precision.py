@@ -8,7 +8,7 @@ from conftest import quick_run, read_metrics
 
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import processes as precision
+from modeling_scratch.training import setup
 
 LAUNCHER = "ACCELERATE_MIXED_PRECISION"
 
@@ -20,9 +20,9 @@ def choose(monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="modeling_scratch")
 
     def choose(*options: str, has_bf16: bool) -> tuple[str | None, str]:
-        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: has_bf16)
+        monkeypatch.setattr(setup, "is_faster_in_bf16", lambda: has_bf16)
         recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", list(options))
-        return precision.choose_precision(recipe), caplog.text
+        return setup.choose_precision(recipe), caplog.text
 
     return choose
 
@@ -49,7 +49,7 @@ def test_a_launcher_decides(choose, monkeypatch):
 def test_a_resumed_run_keeps_its_precision_on_another_machine(tmp_path, monkeypatch):
     monkeypatch.delenv(LAUNCHER)
     for has_bf16, updates in ((True, 1), (False, 2)):
-        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda has_bf16=has_bf16: has_bf16)
+        monkeypatch.setattr(setup, "is_faster_in_bf16", lambda has_bf16=has_bf16: has_bf16)
         run = quick_run(tmp_path / "run", f"optimization.max_steps={updates}", resume=updates == 2)
     assert [record["mixed_precision"] for record in read_metrics(run, "run")] == ["bf16", "bf16"]
 
@@ -68,11 +68,11 @@ def test_a_resumed_run_keeps_its_precision_on_another_machine(tmp_path, monkeypa
 def test_a_cpu_needs_fast_bf16_instructions(instructions, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions.split(), True))
-    assert precision.is_faster_in_bf16() is expected
+    assert setup.is_faster_in_bf16() is expected
 
 
 @pytest.mark.parametrize("has_it", [True, False])
 def test_a_gpu_needs_native_bf16(has_it, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_it)
-    assert precision.is_faster_in_bf16() is has_it
+    assert setup.is_faster_in_bf16() is has_it

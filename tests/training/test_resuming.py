@@ -29,11 +29,12 @@ from waiting import LONGEST
 from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.data.tokenizer import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
-from modeling_scratch.training import checkpoints, inputs
-from modeling_scratch.training import folder as run_folder
-from modeling_scratch.training.checkpoints import _differences
-from modeling_scratch.training.folder import OPTIMIZER, STATE
-from modeling_scratch.training.progress import Progress
+from modeling_scratch.run import checkpoints
+from modeling_scratch.run import folder as run_folder
+from modeling_scratch.run.checkpoints import _differences
+from modeling_scratch.run.folder import OPTIMIZER, STATE
+from modeling_scratch.run.progress import Progress
+from modeling_scratch.training import preparation
 
 
 def test_runs_of_one_seed_are_equal(trained, tmp_path):
@@ -157,8 +158,8 @@ def test_a_run_of_an_older_version_keeps_its_tokens(own_data, tmp_path):
     """Older versions trained on sources with all their white space."""
     (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace(" ", "  "))
     with (
-        patch.object(inputs, "PairTokenizer", lambda *given, **_: PairTokenizer(*given, cleans_sources=False)),
-        patch("modeling_scratch.training.start.Progress", lambda **given: Progress(**given | {"clean_sources": False})),
+        patch.object(preparation, "PairTokenizer", lambda *given, **_: PairTokenizer(*given, cleans_sources=False)),
+        patch("modeling_scratch.training.train.Progress", lambda **given: Progress(**given | {"clean_sources": False})),
     ):
         run = quick_run(tmp_path / "run", *own_data, "optimization.max_steps=2")
     # With other tokens, the training data would have changed, and the run could not resume.
@@ -189,7 +190,7 @@ def test_a_run_resumes_with_another_layout_of_batches(first, option, tmp_path, m
     def run(layout: str, **more) -> None:
         with monkeypatch.context() as patch:
             if layout == "bins":
-                patch.setattr(inputs, "make_collator", lambda recipe, accelerator, pad: BinCollator(pad, rows=2))
+                patch.setattr(preparation, "make_collator", lambda recipe, accelerator, pad: BinCollator(pad, rows=2))
             quick_run(tmp_path / "run", *options, **more)
 
     with monkeypatch.context() as patch:

@@ -16,12 +16,11 @@ from waiting import wait_until
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe, recipe_text
-from modeling_scratch.training import folder as run_folder
-from modeling_scratch.training.folder import (
+from modeling_scratch.run import folder as run_folder
+from modeling_scratch.run.folder import WEIGHTS, RunFolder
+from modeling_scratch.run.records import (
     METRICS_FILE,
     RECIPE,
-    WEIGHTS,
-    RunFolder,
     append_record,
     forget_after,
     read_metrics,

@@ -5,7 +5,7 @@ import math
 import pytest
 from conftest import ROOT, quick_run
 
-from modeling_scratch.training.symptoms import find_symptom, warn_of_symptom
+from modeling_scratch.training.evaluation import find_symptom, warn_of_symptom
 
 REFERENCES = [f"Satz {number} ist gut." for number in range(10)]
 SOURCES = [f"Sentence {number} is good." for number in range(10)]

@@ -11,9 +11,9 @@ import torch
 from conftest import ROOT, quick_run
 
 from modeling_scratch.__main__ import SPIN_COUNT
-from modeling_scratch.training import processes
-from modeling_scratch.training.folder import STATE
-from modeling_scratch.training.progress import Progress
+from modeling_scratch.run.folder import STATE
+from modeling_scratch.run.progress import Progress
+from modeling_scratch.training import setup
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -41,7 +41,7 @@ def test_a_resumed_run_has_as_many_threads_as_before(threads, tmp_path, capsys):
 
 def test_omp_num_threads_takes_precedence(threads, monkeypatch, caplog):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    processes.keep_threads(3)
+    setup.keep_threads(3)
     assert threads[0] == 1
     assert "rounding differs" in caplog.text
 

@@ -6,8 +6,8 @@ from accelerate import Accelerator
 from conftest import every_choice
 from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_scratch.training.log import RunLog
-from modeling_scratch.training.progress import Progress
+from modeling_scratch.run.log import RunLog
+from modeling_scratch.run.progress import Progress
 from modeling_scratch.training.throughput import operations_per_target_token, peak_of
 
 

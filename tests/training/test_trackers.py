@@ -6,8 +6,8 @@ import pytest
 from accelerate import tracking
 from conftest import quick_run, read_metrics
 
-from modeling_scratch.training.progress import Progress
-from modeling_scratch.training.trackers import _named
+from modeling_scratch.run.log import _named
+from modeling_scratch.run.progress import Progress
 
 UPDATES = ["trackers=[mlflow]", "optimization.max_steps=2"]
 

@@ -21,11 +21,10 @@ from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import DataSection
+from modeling_scratch.run.log import RunLog
+from modeling_scratch.run.progress import Progress
+from modeling_scratch.run.records import append_record, run_of, write_translations
 from modeling_scratch.training.finish import scores_before
-from modeling_scratch.training.folder import append_record, write_translations
-from modeling_scratch.training.log import RunLog
-from modeling_scratch.training.progress import Progress
-from modeling_scratch.training.records import run_of
 
 
 def test_a_run_and_each_checkpoint_are_model_folders(trained):

@@ -10,8 +10,8 @@ from ...hub.allowed_files import ALLOWED, chosen_files, matches
 from ...hub.card import METADATA, marian_card, split_front_matter, with_owners_text
 from ...hub.check import check_conversion
 from ...hub.push import PastPushes, Prepared, PushOptions, Ready, as_private_as, prepared_push
-from ...training.folder import COMPANIONS
-from ...training.records import run_of
+from ...run.folder import COMPANIONS
+from ...run.records import run_of
 from .checking import LARGEST_DIFFERENCE, convert_folder
 from .marian import to_marian
 

@@ -11,16 +11,15 @@ from ...data.tokenizer import texts
 from ...errors import UserError
 from ...metrics import NORMALIZED, bleu_significance, scores_in, title_of
 from ...recipe.reading import WITHOUT_EFFECT, flat_recipe
-from ...training.folder import RECIPE, read_translations, scored_set
-from ...training.records import RunRecords
+from ...run.records import RECIPE, RunRecords, read_translations, scored_set
 
 SO_FAR = "validation so far"  # in place of the test sets, for a run that is not finished
 
 
 @dataclass
-class Run:
+class RunSummary:
     """
-    A run, finished or not.
+    What is compared of a run, finished or not.
 
     Args:
         minutes, target_tokens: the training time and the tokens up to the last log line; None: no line was logged yet.
@@ -84,7 +83,7 @@ class Comparison:
         notes: what cannot be compared, and why.
     """
 
-    runs: list[Run]
+    runs: list[RunSummary]
     groups: list[Group]
     differences: dict[str, list[Any]]
     significance: list[Significance] = field(default_factory=list)
@@ -136,13 +135,13 @@ def compare(records: dict[str, RunRecords]) -> Comparison:
     return result
 
 
-def _summary(name: str, run: RunRecords) -> Run:
+def _summary(name: str, run: RunRecords) -> RunSummary:
     scores = {
         scored_set(record) if run.finished else SO_FAR: {key: record[key] for key in record if key != "samples"}
         for record in run.scored
     }
     seconds = run.train.get("seconds")
-    return Run(
+    return RunSummary(
         name=name,
         folder=str(run.folder),
         finished=run.finished,
@@ -168,7 +167,7 @@ def _differences(recipes: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {key: each for key, each in differing.items() if key != "seed" or len(differing) == 1}
 
 
-def _groups(runs: list[Run], recipes: list[dict[str, Any]]) -> list[Group]:
+def _groups(runs: list[RunSummary], recipes: list[dict[str, Any]]) -> list[Group]:
     alike: dict[str, list[int]] = {}
     for index, recipe in enumerate(recipes):
         if runs[index].finished:
@@ -241,7 +240,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
                 result.notes.append(f"no significance test of {run.name} against {first.name} on {test_set}: {error}")
 
 
-def _scored_translations(run: Run, test_set: str) -> list[str]:
+def _scored_translations(run: RunSummary, test_set: str) -> list[str]:
     """A run's translations of a test set. Raises UserError if there are none, or others than those that were scored."""
     if test_set not in run.scores:
         raise UserError(f"{run.name} has no scores on it")

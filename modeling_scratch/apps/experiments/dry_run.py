@@ -10,18 +10,20 @@ from functools import partial
 import numpy as np
 import torch
 from accelerate import Accelerator
+from transformers import PreTrainedModel
 
 from ...data.batches import BatchShare, EpochBatches
 from ...data.sources import SPLITS
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import recipe_text
 from ...recipe.schema import EMBEDDED, Recipe
+from ...run.log import format_duration, speed
+from ...run.run import RunData
 from ...training.captured_updates import CapturedTrainingStep, make_training_step
 from ...training.compilation import compile_training, is_compiled
-from ...training.inputs import BYTES_A_PARAMETER, Inputs, prepare_inputs
-from ...training.log import format_duration, speed
-from ...training.start import total_updates
+from ...training.preparation import BYTES_A_PARAMETER, prepare
 from ...training.throughput import share_of_peak_per_token
+from ...training.train import total_updates
 
 _MIB = 2**20
 # How many activations per token and dimension a layer keeps for the backward pass; measured in docs/lab/scaling.md.
@@ -47,31 +49,33 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
     count = optimization.gradient_accumulation_steps
     pieces = supposed * count
-    inputs = prepare_inputs(recipe, accelerator, readers=pieces)
-    config = inputs.model.config
-    parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
+    data, model = prepare(recipe, accelerator, readers=pieces)
+    config = model.config
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     target = f" and {config.target_vocab_size:,}" if config.target_vocab_size != config.vocab_size else ""
     yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}{target}"
-    if not isinstance(inputs.batches, EpochBatches):
+    if not isinstance(data.batches, EpochBatches):
         steps, tokens = optimization.max_steps, optimization.tokens_per_batch
         yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; the stream's number of pairs is unknown"
         kept = tokens // pieces
     else:
-        steps, kept = yield from _describe_updates(inputs, recipe, pieces)
+        steps, kept = yield from _describe_updates(data, recipe, pieces)
     yield (
         f"per process ({supposed}): {count} micro-batch{'' if count == 1 else 'es'} per update, "
         f"{'' if count == 1 else 'each of '}at most {kept:,} padded target tokens"
     )
     yield from _describe_memory(config, parameters, kept, accelerator.mixed_precision)
     if processes is None:
-        yield _describe_time(inputs, recipe, accelerator, steps)
+        yield _describe_time(data, model, recipe, accelerator, steps)
 
 
-def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
+def _describe_time(
+    data: RunData, model: PreTrainedModel, recipe: Recipe, accelerator: Accelerator, updates: int
+) -> str:
     """An estimate from a few updates on this machine, on a model that is then discarded."""
-    share_per_token = share_of_peak_per_token(inputs.model, inputs, accelerator)
+    share_per_token = share_of_peak_per_token(model, data.validation, accelerator)
     measured = []
-    for update, target_tokens in updates_to_measure(inputs, recipe, accelerator, updates):
+    for update, target_tokens in updates_to_measure(data, model, recipe, accelerator, updates):
         started = time.perf_counter()
         update()
         measured.append((time.perf_counter() - started, target_tokens))
@@ -85,7 +89,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
 
 
 def updates_to_measure(
-    inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int
+    data: RunData, model: PreTrainedModel, recipe: Recipe, accelerator: Accelerator, updates: int
 ) -> Iterator[tuple[Callable[[], None], int]]:
     """
     Yield functions that make an update each and wait for the device, and the update's target tokens. What is done once
@@ -94,7 +98,7 @@ def updates_to_measure(
     Args:
         updates: in the whole run, on which it depends whether layers are compiled.
     """
-    step = make_training_step(accelerator, inputs.model, recipe.optimization)
+    step = make_training_step(accelerator, model, recipe.optimization)
     step.model.train()
     if is_compiled(recipe, accelerator, updates):
         compile_training(step)
@@ -104,7 +108,7 @@ def updates_to_measure(
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize()
 
-    for number, batch in enumerate(itertools.islice(inputs.batches.iterate(), _WARM_UP + _TIMED)):
+    for number, batch in enumerate(itertools.islice(data.batches.iterate(), _WARM_UP + _TIMED)):
         make = partial(update, batch, list(batch.micro_batches))
         # The second time that an update may be captured, it is; from then on it is replayed.
         for _ in range(2 if isinstance(step, CapturedTrainingStep) else int(number < _WARM_UP)):
@@ -113,10 +117,10 @@ def updates_to_measure(
             yield make, batch.target_tokens
 
 
-def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
+def _describe_updates(data: RunData, recipe: Recipe, pieces: int) -> Iterator[str]:
     """Yields lines; returns the number of updates and the padded target tokens of the largest micro-batch."""
-    optimization, plan = recipe.optimization, inputs.batches.plan()
-    steps = total_updates(optimization, inputs.batches)
+    optimization, plan = recipe.optimization, data.batches.plan()
+    steps = total_updates(optimization, data.batches)
     pairs = np.mean([len(batch) for batch in plan.batches])
     tokens = int(np.mean([plan.target_tokens(update) for update in range(len(plan))]))
     yield (

@@ -40,13 +40,12 @@ from ...recipe.reading import (
     load_recipe,
 )
 from ...recipe.schema import EMBEDDED, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
-from ...training.evaluation import advice_to_halve
+from ...run.folder import WEIGHTS, RunFolder, holds_other_things
+from ...run.log import format_duration
+from ...run.processes import StopDecoding, StopRequest, advising_on_memory, on_all, on_main
+from ...run.records import RECIPE, RunRecords
 from ...training.finish import has_results, is_finished
-from ...training.folder import RECIPE, WEIGHTS, RunFolder, holds_other_things
-from ...training.log import format_duration
-from ...training.processes import advising_on_memory, on_all, on_main
-from ...training.records import RunRecords
-from ...training.stopping import StopDecoding, StopRequest
+from ...training.scoring import advice_to_halve
 from ...training.train import train
 from .compare import read_run
 

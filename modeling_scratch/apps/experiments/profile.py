@@ -12,9 +12,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from ...files import check_new_output, new_output, temporary_folder
 from ...recipe.schema import Recipe
-from ...training.inputs import prepare_inputs
-from ...training.processes import on_main
-from ...training.start import total_updates
+from ...run.processes import on_main
+from ...training.preparation import prepare
+from ...training.train import total_updates
 from .dry_run import updates_to_measure
 
 # What a kernel (on a GPU) or an operator (on a CPU) is, by the first pattern that its name matches.
@@ -48,9 +48,9 @@ def profile_updates(recipe: Recipe, accelerator: Accelerator, path: Path) -> Ite
     on_gpu = accelerator.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     on_main(accelerator, lambda: check_new_output(path))  # rather now than after the updates
-    inputs = prepare_inputs(recipe, accelerator)
-    total = total_updates(recipe.optimization, inputs.batches)
-    updates = [update for update, _ in updates_to_measure(inputs, recipe, accelerator, total)]
+    data, model = prepare(recipe, accelerator)
+    total = total_updates(recipe.optimization, data.batches)
+    updates = [update for update, _ in updates_to_measure(data, model, recipe, accelerator, total)]
     with profile(activities=activities) as profiler:
         began = time.perf_counter()
         for update in updates:

@@ -4,7 +4,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ...model.position_embeddings import SinusoidalPositionEmbedding
-from ...training.curves import BLUE, GREEN, ORANGE, WAVES
+from ...run.curves import BLUE, GREEN, ORANGE, WAVES
 
 
 def positions_figure(d_model: int = 128, length: int = 100) -> Figure:

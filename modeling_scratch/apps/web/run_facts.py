@@ -4,8 +4,7 @@ from pathlib import Path
 
 from ...hub.card import license_of
 from ...metrics import describe_score, scores_in, title_of
-from ...training.folder import METRICS_FILE, RECIPE, scored_set
-from ...training.records import RunRecords
+from ...run.records import METRICS_FILE, RECIPE, RunRecords, scored_set
 
 _EXAMPLES = 3
 _LONGEST_EXAMPLE = 80  # characters

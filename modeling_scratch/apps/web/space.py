@@ -9,7 +9,7 @@ from huggingface_hub.utils import yaml_dump
 from ...hub.card import license_of
 from ...hub.card_markdown import hub_link
 from ...hub.push import PastPushes, Prepared, PushOptions, Ready, as_private_as, identifiers, prepared_push
-from ...training.records import run_of
+from ...run.records import run_of
 from .export import export_page
 from .site import PAGE, read_described
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from modeling_scratch.commands import app
 from modeling_scratch.metrics import bleu_significance, score
-from modeling_scratch.training.curves import comparison_figure
-from modeling_scratch.training.folder import write_translations
+from modeling_scratch.run.curves import comparison_figure
+from modeling_scratch.run.records import write_translations
 
 REFERENCES = [
     "Der alte Mann gibt dem Kind heute ein Buch.",

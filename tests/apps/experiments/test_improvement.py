@@ -21,7 +21,7 @@ from modeling_scratch.apps.experiments.improve import ImprovementOptions, Improv
 from modeling_scratch.commands import app, improve
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import curves
+from modeling_scratch.run import curves
 from modeling_scratch.training.finish import is_finished
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=6", "checkpoints.every=3"]

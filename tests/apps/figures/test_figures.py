@@ -19,7 +19,7 @@ from modeling_scratch.apps.figures import positions
 from modeling_scratch.commands.figures import app
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import save_tokenizers
-from modeling_scratch.training import curves as saving
+from modeling_scratch.run import curves as saving
 
 ENGLISH = ["The old man gives the child a book.", "It costs $5 or $6."]
 GERMAN = ["Der alte Mann gibt dem Kind ein Buch.", "Grüße an die Mäuse."]

@@ -1,6 +1,8 @@
-"""Read a run's records from its folder: for cards, comparisons, improvements and exports."""
+"""A run's records, which are the rows of metrics.jsonl, and its translations: to write them and to read them."""
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,84 @@ from huggingface_hub.utils import validate_repo_id, yaml_dump
 
 from ..data.sources import Provenance, file_name, local_provenance, mixed_sources, source_of
 from ..errors import UserError, without_tokens
+from ..files import reading, write_lines, write_whole
 from ..metrics import rank
 from ..recipe.reading import load_recipe
-from .folder import METRICS_FILE, RECIPE, read_metrics
 
+RECIPE, METRICS_FILE = "recipe.yaml", "metrics.jsonl"  # in a run's folder
+TRANSLATIONS = "translations"  # a folder, or a link to one on another disk
+BEFORE = "before"  # the split of the records before fine-tuning, and the folder of these translations
 _ROWS = 20  # the most in a table of evaluations, not counting the best
+
+
+# -- metrics.jsonl -----------------------------------------------------------------------------------------------------
+
+
+def append_record(run: Path, record: dict[str, Any]) -> None:
+    """Append a record as one line."""
+    with (run / METRICS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """
+    The records of a run; none if it has not written any. A last line without a line feed was cut off by an interrupt,
+    and is ignored. Raises UserError if the file is damaged.
+    """
+    path = run / METRICS_FILE
+    if not path.is_file():
+        return []
+    with reading(path):
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def scored_set(record: dict[str, Any]) -> str:
+    """The name of the split or further test set that a record's scores are for."""
+    return record.get("name") or record["split"]
+
+
+def finally_scored(run: Path) -> dict[str, dict[str, Any]]:
+    """The last record of each set that a run has scored with its final weights, by its name; none if there are none."""
+    return {scored_set(record): record for record in read_metrics(run) if record.get("final")}
+
+
+def forget_after(run: Path, step: int, completed_step: int) -> None:
+    """
+    Drop what a resumed run writes again: final records, those of updates after `step`, and others after
+    `completed_step`.
+    """
+    kept = [
+        record
+        for record in read_metrics(run)
+        if "final" not in record and record["step"] <= (step if record["split"] == "train" else completed_step)
+    ]
+    write_whole(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+# -- translations ------------------------------------------------------------------------------------------------------
+
+
+def write_translations(run: Path, name: str, translations: Sequence[str]) -> None:
+    """Write the translations of a split or further test set, one a line, replacing earlier ones."""
+    path = run / TRANSLATIONS / f"{name}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_lines(path, translations)
+
+
+def read_translations(run: Path, name: str) -> list[str]:
+    """
+    The translations of a split or test set, in the order of its sentences.
+
+    Raises:
+        UserError: there are none, or the file is not UTF-8.
+    """
+    path = run / TRANSLATIONS / f"{name}.txt"
+    with reading(path):
+        text = path.read_bytes().decode("utf-8")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+# -- a whole run -------------------------------------------------------------------------------------------------------
 
 
 class RunRecords:

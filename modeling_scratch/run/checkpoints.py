@@ -13,7 +13,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import load, set_seed
 from safetensors.torch import load_file
-from torch import nn
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import CONFIG_NAME
@@ -25,10 +24,11 @@ from ..loading import load_config, save_tokenizers
 from ..model import ScratchConfig, ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
 from ..recipe.schema import DataSection, Recipe
-from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states
-from .inputs import Inputs, Tokenizers
+from .folder import OPTIMIZER, SCALER, WEIGHTS, RunFolder, random_states
 from .processes import advising_on_memory, explained_failure_to_write, on_all, write_on_main
 from .progress import FROM_ANOTHER, Progress, advising, read_progress
+from .records import METRICS_FILE, RECIPE
+from .run import Run, Tokenizers
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
 logger = logging.getLogger(__name__)
@@ -55,36 +55,26 @@ MAY_CHANGE = (
 # -- save --------------------------------------------------------------------------------------------------------------
 
 
-def save_checkpoint(
-    folder: RunFolder,
-    recipe: Recipe,
-    accelerator: Accelerator,
-    inputs: Inputs,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    is_regular: bool = False,
-) -> None:
+def save_checkpoint(run: Run, is_regular: bool = False) -> None:
     """
     Write a checkpoint, which is also a model folder; then its weights to the folder's root, if they are the best so far
     or the first. Weights and optimizer are stored unsharded, so that any number of processes, sharded or not, can
     resume from it. All processes call this together.
 
     Args:
-        inputs: for its tokenizers, and the position of its batches.
-        model, optimizer: as Accelerate has wrapped or sharded them.
         is_regular: whether this is a regular checkpoint, which may be averaged.
 
     Raises:
         UserError: the checkpoint cannot be written. Its files are removed, and earlier checkpoints are intact.
     """
-    section, step, unwrapped = recipe.checkpoints, progress.step, accelerator.unwrap_model(model)
+    accelerator, folder, progress = run.accelerator, run.folder, run.progress
+    section, step = run.recipe.checkpoints, progress.step
     temporary, what = folder.checkpoints.unfinished(step), f"the checkpoint of update {step}"
     averages = is_regular and section.average_last > 1
 
     def write_shared_files() -> None:
         folder.checkpoints.begin(step)
-        folder.write_weights(stored_weights(unwrapped, weights), temporary)
+        folder.write_weights(stored_weights(run.model, weights), temporary)
         torch.save(optimizer_state, temporary / OPTIMIZER)
         if accelerator.scaler is not None:
             torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
@@ -92,10 +82,10 @@ def save_checkpoint(
     def write_own_files() -> None:
         with explained_failure_to_write(what, folder.path):
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
-            inputs.batches.save_readers(temporary)
+            run.data.batches.save_readers(temporary)
 
     def finish() -> None:
-        save_model_files(temporary, unwrapped, inputs.tokenizers, recipe.data)
+        save_model_files(temporary, run.model, run.data.tokenizers, run.recipe.data)
         if averages:  # before the checkpoint is complete: a run that resumes from it must find the copy
             kept = {*progress.averaging, folder.keep_for_averaging(step, temporary / WEIGHTS)}
             progress.averaging = sorted(kept)[-section.average_last :]
@@ -106,8 +96,8 @@ def save_checkpoint(
     try:
         advice = "earlier checkpoints are intact; free memory, then --resume"
         with advising_on_memory(accelerator, f"writing {what}", advice):
-            weights = accelerator.get_state_dict(model)
-            optimizer_state = whole_optimizer_state(accelerator, optimizer)
+            weights = accelerator.get_state_dict(run.wrapped)
+            optimizer_state = whole_optimizer_state(accelerator, run.optimizer)
         write_on_main(accelerator, what, folder.path, write_shared_files)
         on_all(accelerator, write_own_files)
         write_on_main(accelerator, what, folder.path, finish)

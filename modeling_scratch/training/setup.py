@@ -1,20 +1,18 @@
 """
-The processes of a run, on one machine or many: set them up, let them wait for one another and fail together, make sure
-that they would train the same model, and explain the faults of long runs in a line.
+Set up the processes of a run, on one machine or many: their Accelerator, precision and threads; and make sure that they
+would all train the same model.
 """
 
 import logging
 import os
 import platform
-import shutil
-import traceback
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import transformers
@@ -29,27 +27,22 @@ from accelerate.utils import (
     broadcast_object_list,
     gather_object,
 )
-from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from .. import __version__
-from ..errors import ProcessError, UserError, is_lack_of_memory
+from ..errors import ProcessError, UserError
 from ..model.fast_cpu import is_amd_cpu
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
-from .folder import SEEN, TRACKING, read_metrics
+from ..run.folder import SEEN, TRACKING
+from ..run.processes import on_main
+from ..run.records import read_metrics
 
 logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 # How long processes wait for one another: for the main one that prepares data, writes or pushes, and for one that
 # hangs. One that dies is noticed at once, by its closed connections or by the launcher.
 TIMEOUT = timedelta(hours=2)
-
-
-# -- setting up --------------------------------------------------------------------------------------------------------
-
 
 _OF_THIS_START = "of-this-start"  # a kind of URL, as torch.distributed calls it
 
@@ -210,71 +203,6 @@ def versions() -> dict[str, str]:
     }
 
 
-# -- working together --------------------------------------------------------------------------------------------------
-
-
-def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
-    """Run a function on the main process. Every process gets its result, or raises its exception."""
-    outcome: list[Any] = [None, None]
-    if accelerator.is_main_process:
-        try:
-            outcome[0] = function()
-        except Exception as error:
-            if accelerator.num_processes == 1:
-                raise
-            outcome[1] = error
-    broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]
-
-
-def write_on_main(accelerator: Accelerator, what: str, folder: Path, function: Callable[[], Result]) -> Result:
-    """`on_main` for a function that writes `what` to a run's folder. UserError on all processes if it cannot."""
-
-    def write() -> Result:
-        with explained_failure_to_write(what, folder):
-            return function()
-
-    return on_main(accelerator, write)
-
-
-def on_all(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
-    """
-    Run a function on every process. If it fails on one, it fails on all: there with its own error, on the others with a
-    UserError that quotes it.
-    """
-    result, failure = None, None
-    try:
-        result = function()
-    except Exception as error:
-        failure = error
-    quoted = None if failure is None else f"{type(failure).__name__}: {failure}"
-    others = [each for each in gather_object([quoted]) if each is not None]
-    if failure is not None:
-        raise failure
-    if others:
-        raise UserError(f"another process failed: {others[0]}")
-    return result
-
-
-def main_first(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
-    """
-    Run a function on the main process, then on the first of each other machine, then on the rest, which use its
-    cache. If it fails on one, it fails on all.
-    """
-    results: list[Result] = []
-
-    def once(its_turn: bool) -> None:
-        if its_turn and not results:
-            results.append(function())
-
-    on_main(accelerator, lambda: once(True))
-    on_all(accelerator, lambda: once(accelerator.is_local_main_process))
-    on_all(accelerator, lambda: once(True))
-    return results[0]
-
-
 # -- agreeing, before anything is written ------------------------------------------------------------------------------
 
 
@@ -315,44 +243,3 @@ def check_agreement(accelerator: Accelerator, recipe: Recipe, compiled: bool, da
                     f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "
                     "with the same command, data and versions"
                 )
-
-
-# -- explaining faults -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def advising_on_memory(accelerator: Accelerator, doing: str, advice: str) -> Iterator[None]:
-    """
-    Turn an out-of-memory error into a ProcessError.
-
-    Args:
-        doing: what needed the memory, such as "evaluating".
-        advice: what to change.
-    """
-    try:
-        yield
-        return
-    except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
-            raise
-        traceback.clear_frames(error.__traceback__)  # to free their tensors
-    raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice}")
-
-
-@contextmanager
-def explained_failure_to_write(what: str, folder: Path) -> Iterator[None]:
-    """
-    Turn a failure to write into a UserError that names the space left and what is intact. Only for code that calls no
-    other process: a lost one is a RuntimeError too.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (MemoryError, OSError, RuntimeError, SafetensorError, ValueError) as error:
-        there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
-        free = f"{shutil.disk_usage(there).free:,} bytes are free"
-        raise UserError(
-            f"{what} cannot be written to {folder} ({free}): {' '.join(str(error).split())}. Earlier checkpoints are "
-            "intact: make room, then --resume"
-        ) from error

@@ -12,7 +12,6 @@ from .. import __version__
 from ..errors import UserError, as_user_error
 from ..files import read_json
 from .folder import CHECKSUMS, STATE, checkpoint_name
-from .step import StepResult
 
 
 @dataclass
@@ -53,20 +52,6 @@ class Progress:
     def threads_on_cpu(self) -> int:
         """The threads of a run on the CPU in one process; 0 for any other run, or if unknown."""
         return self.threads if (self.processes, self.device) == (1, "cpu") else 0
-
-    def count_update(self, result: StepResult, target_tokens: int, seconds: float, position: dict[str, Any]) -> None:
-        """Count an update and its losses."""
-        self.step, self.position = self.step + 1, position
-        self.seconds += seconds
-        self.target_tokens += target_tokens
-        if result.finite:
-            self.loss_sum += result.loss * target_tokens
-            self.cross_entropy_sum += result.cross_entropy * target_tokens
-            self.loss_tokens += target_tokens
-            self.nonfinite_in_a_row = 0
-        else:
-            self.nonfinite += 1
-            self.nonfinite_in_a_row += 1
 
 
 FROM_ANOTHER = "; resume from another checkpoint (--resume-from)"

@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +36,12 @@ from ..model.configuration_scratch import ScratchConfig, pipelines_for, task_of
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
+from ..run.processes import main_first, on_all, on_main
+from ..run.progress import FROM_ANOTHER, advising, read_progress
+from ..run.run import RunData, Tokenizers
+from ..run.sharding import is_sharded
 from .compilation import uses_bins
 from .fast_layers import use_fast_layers
-from .processes import main_first, on_all, on_main
-from .progress import FROM_ANOTHER, advising, read_progress
-from .sharding import is_sharded
 
 logger = logging.getLogger(__name__)
 
@@ -54,23 +54,10 @@ _SHAPES = 16
 _KEPT: tuple[str, ...] = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 _KEPT += ("forced_bos_token_id", "no_repeat_ngram_size", "repetition_penalty")
 
-Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
-
-@dataclass
-class Inputs:
-    """The data, tokenizers and model of a run."""
-
-    pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
-    tokenizers: Tokenizers
-    model: PreTrainedModel
-    batches: GlobalBatches
-    validation_data: Dataset  # tokenized
-
-
-def prepare_inputs(
+def prepare(
     recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None, readers: int | None = None
-) -> Inputs:
+) -> tuple[RunData, PreTrainedModel]:
     """
     Load, tokenize and build what the recipe asks for, on all processes.
 
@@ -122,7 +109,7 @@ def prepare_inputs(
         longest_source = int(batches.lengths[0].max())
         model.generation_config.longest_training_source = longest_source  # type: ignore[attr-defined]
         _check_length_limit(recipe, int(batches.lengths[1].max()))
-    return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
+    return RunData(pairs, tokenizers, batches, tokenized("validation")), model
 
 
 def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:

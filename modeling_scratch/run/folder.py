@@ -20,26 +20,24 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from ..errors import UserError, shortened
-from ..files import reading, remove, sha256, sync, write_lines, write_whole, written_whole
+from ..files import reading, remove, sha256, sync, written_whole
 from ..model import configuration_scratch
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import is_saved_recipe, load_recipe
+from .records import BEFORE, METRICS_FILE, RECIPE, TRANSLATIONS, finally_scored, forget_after
 
 logger = logging.getLogger(__name__)
 
 # At the root.
 WEIGHTS = "model.safetensors"
-RECIPE = "recipe.yaml"
-METRICS_FILE = "metrics.jsonl"
 CURVES = "curves.png"
 LOCK = ".lock"
 # In a checkpoint, beside the files of a model.
 STATE, OPTIMIZER, SCALER = "training_state.json", "optimizer.bin", "scaler.pt"
 CHECKSUMS = "sha256"  # in the state: of the files that a run resumes from
 # Folders. All but TRACKING may be links to folders on other disks.
-CHECKPOINTS, AVERAGING, TRANSLATIONS, TRACKING = "checkpoints", "averaging", "translations", "tracking"
-BEFORE = "before"  # the split of the records before fine-tuning, and the folder of these translations
+CHECKPOINTS, AVERAGING, TRACKING = "checkpoints", "averaging", "tracking"
 PROJECT = "modeling_scratch"  # in trackers
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -271,12 +269,6 @@ class RunFolder:
         return {key: (tensor / len(names)).to(weights[key].dtype) for key, tensor in total.items()}
 
 
-def _files_to_resume_from(checkpoint: Path) -> list[str]:
-    """The names of a checkpoint's files, except for those that are not read: the model's code and generation config."""
-    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.suffix != ".py"]
-    return [str(path.relative_to(checkpoint)) for path in files if path.name not in (GENERATION_CONFIG_NAME, STATE)]
-
-
 def holds_other_things(folder: Path) -> bool:
     """Whether a folder without a run holds files that keep a run from beginning there."""
 
@@ -287,6 +279,12 @@ def holds_other_things(folder: Path) -> bool:
         return is_ours and path.is_file()
 
     return not all(map(may_stay, folder.iterdir()))
+
+
+def _files_to_resume_from(checkpoint: Path) -> list[str]:
+    """The names of a checkpoint's files, except for those that are not read: the model's code and generation config."""
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.suffix != ".py"]
+    return [str(path.relative_to(checkpoint)) for path in files if path.name not in (GENERATION_CONFIG_NAME, STATE)]
 
 
 class CheckpointStore:
@@ -381,70 +379,3 @@ class CheckpointStore:
         for each in later:
             self._rename_away(each)
         return [self.path(each).name for each in later]
-
-
-# -- metrics.jsonl -----------------------------------------------------------------------------------------------------
-
-
-def append_record(run: Path, record: dict[str, Any]) -> None:
-    """Append a record as one line."""
-    with (run / METRICS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """
-    The records of a run; none if it has not written any. A last line without a line feed was cut off by an interrupt,
-    and is ignored. Raises UserError if the file is damaged.
-    """
-    path = run / METRICS_FILE
-    if not path.is_file():
-        return []
-    with reading(path):
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def scored_set(record: dict[str, Any]) -> str:
-    """The name of the split or further test set that a record's scores are for."""
-    return record.get("name") or record["split"]
-
-
-def finally_scored(run: Path) -> dict[str, dict[str, Any]]:
-    """The last record of each set that a run has scored with its final weights, by its name; none if there are none."""
-    return {scored_set(record): record for record in read_metrics(run) if record.get("final")}
-
-
-def forget_after(run: Path, step: int, completed_step: int) -> None:
-    """
-    Drop what a resumed run writes again: final records, those of updates after `step`, and others after
-    `completed_step`.
-    """
-    kept = [
-        record
-        for record in read_metrics(run)
-        if "final" not in record and record["step"] <= (step if record["split"] == "train" else completed_step)
-    ]
-    write_whole(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
-
-
-# -- translations ------------------------------------------------------------------------------------------------------
-
-
-def write_translations(run: Path, name: str, translations: Sequence[str]) -> None:
-    """Write the translations of a split or further test set, one a line, replacing earlier ones."""
-    path = run / TRANSLATIONS / f"{name}.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_lines(path, translations)
-
-
-def read_translations(run: Path, name: str) -> list[str]:
-    """
-    The translations of a split or test set, in the order of its sentences.
-
-    Raises:
-        UserError: there are none, or the file is not UTF-8.
-    """
-    path = run / TRANSLATIONS / f"{name}.txt"
-    with reading(path):
-        text = path.read_bytes().decode("utf-8")
-    return text.removesuffix("\n").split("\n") if text else []
