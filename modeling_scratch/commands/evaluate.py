@@ -52,7 +52,7 @@ def main(
         models = [model, *others]
         path = find_recipe(config) if config is not None else recipe_of_model(model)
         recipe = load_recipe(path, overrides)
-        named = {each.partition("=")[0] for each in overrides}
+        named = {override.partition("=")[0] for override in overrides}
         if "evaluation" in named:
             raise UserError("evaluation=...: name single keys, such as evaluation.num_beams=4")
         generation = {key: getattr(recipe.evaluation, key) for key in _GENERATION if f"evaluation.{key}" in named}
@@ -90,11 +90,11 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     Raises:
         UserError: an argument is neither.
     """
-    overrides = [each for each in arguments if "=" in each and "/" not in each.partition("=")[0]]
-    models = [each for each in arguments if each not in overrides]
-    for each in models:
-        if "/" not in each and not Path(each).is_dir():
-            raise UserError(f"{each!r} is neither a model's folder or Hub name nor of the form KEY=VALUE")
+    overrides = [word for word in arguments if "=" in word and "/" not in word.partition("=")[0]]
+    models = [word for word in arguments if word not in overrides]
+    for name in models:
+        if "/" not in name and not Path(name).is_dir():
+            raise UserError(f"{name!r} is neither a model's folder or Hub name nor of the form KEY=VALUE")
     return models, overrides
 
 

@@ -96,12 +96,12 @@ def _train_or_describe(
     from ..training.setup import make_accelerator
     from ..training.train import train
 
-    for each in overrides:
-        if each in shipped_recipes() or ("=" not in each and each.endswith((".yaml", ".yml"))):
-            raise UserError(f"{each!r} is not KEY=VALUE; for a recipe: --config {shlex.quote(each)}")
+    for word in overrides:
+        if word in shipped_recipes() or ("=" not in word and word.endswith((".yaml", ".yml"))):
+            raise UserError(f"{word!r} is not KEY=VALUE; for a recipe: --config {shlex.quote(word)}")
     path = find_recipe(config) if config else shipped_recipes()["embedded"]
     recipe = load_recipe(path, overrides)
-    if not any(each.startswith("output_dir=") for each in overrides):
+    if not any(override.startswith("output_dir=") for override in overrides):
         recipe.output_dir = _folder_meant(path, recipe.output_dir, resume, overwrite)
     hub, stop = recipe.hub, StopRequest(max_minutes)
     accelerator = make_accelerator(recipe, before=Path(recipe.output_dir) if resume else None)

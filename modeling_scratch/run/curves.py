@@ -61,7 +61,7 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     rate, stacked, by update.
 
     Args:
-        metrics: the records of metrics.jsonl. Those of earlier versions lack the training cross-entropy.
+        metrics: the records of metrics.jsonl, which in earlier versions lack the training cross-entropy.
     """
     train, validation = _records(metrics, "train"), _records(metrics, "validation")
     scores = _scores(validation)

@@ -186,7 +186,7 @@ class RunFolder:
         checkpoints = [self.checkpoints.path(step) for step in self.checkpoints.steps()]
         of_models = (str(path.relative_to(folder)) for folder in checkpoints for path in folder.rglob("*"))
         sets = ["validation", "test", *load_recipe(self.path / RECIPE).data.test_sets]
-        translations = (f"{TRANSLATIONS}/{each}" for name in sets for each in (f"{name}.txt", f"{BEFORE}/{name}.txt"))
+        translations = (f"{TRANSLATIONS}/{file}" for name in sets for file in (f"{name}.txt", f"{BEFORE}/{name}.txt"))
         files = [self.path / name for name in {*_FILES, *of_models, *translations}]
         whole = [
             path
@@ -275,7 +275,7 @@ def holds_other_things(folder: Path) -> bool:
     def may_stay(path: Path) -> bool:
         if path.is_symlink() and path.name in (CHECKPOINTS, AVERAGING, TRANSLATIONS):
             return True
-        is_ours = path.name == LOCK or any(fnmatch(path.name, each) for each in (*COMPANIONS, *_LEFTOVERS))
+        is_ours = path.name == LOCK or any(fnmatch(path.name, pattern) for pattern in (*COMPANIONS, *_LEFTOVERS))
         return is_ours and path.is_file()
 
     return not all(map(may_stay, folder.iterdir()))
@@ -375,7 +375,7 @@ class CheckpointStore:
 
     def discard_after(self, step: int) -> list[str]:
         """Discard the checkpoints after a step: the next `finish` deletes them. Returns their names."""
-        later = [each for each in self.steps() if each > step]
-        for each in later:
-            self._rename_away(each)
-        return [self.path(each).name for each in later]
+        steps = [later for later in self.steps() if later > step]
+        for later in steps:
+            self._rename_away(later)
+        return [self.path(later).name for later in steps]

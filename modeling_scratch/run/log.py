@@ -182,7 +182,7 @@ def open_trackers(accelerator: Accelerator, progress: Progress, in_folder: bool)
     def open_one(name: Any) -> None:
         try:
             accelerator.init_trackers(PROJECT, init_kwargs=_named(progress))
-        except (Exception, SystemExit) as error:  # each has its own
+        except (Exception, SystemExit) as error:  # every tracker has its own
             raise UserError(
                 f"trackers: {name} cannot start; set it up, or leave it out ({_on_one_line(error)})"
             ) from error
@@ -209,7 +209,9 @@ def _named(progress: Progress) -> dict[str, dict[str, Any]]:
     # run that an earlier version began is known by them.
     refused = {"wandb": r"[:;,#?/']", "swanlab": r"""[:;,#?/'<>"|*%]"""}
     by_name = {"name": name, "resume": "allow"}
-    arguments = {each: {"id": re.sub(characters, "-", name)[-128:], **by_name} for each, characters in refused.items()}
+    arguments = {
+        tracker: {"id": re.sub(characters, "-", name)[-128:], **by_name} for tracker, characters in refused.items()
+    }
     arguments["trackio"] = by_name
     # MLflow draws names from Python's generator, whose seed is the recipe's.
     return arguments | {

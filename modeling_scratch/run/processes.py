@@ -62,7 +62,7 @@ def on_all(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     except Exception as error:
         failure = error
     quoted = None if failure is None else f"{type(failure).__name__}: {failure}"
-    others = [each for each in gather_object([quoted]) if each is not None]
+    others = [message for message in gather_object([quoted]) if message is not None]
     if failure is not None:
         raise failure
     if others:
@@ -72,8 +72,8 @@ def on_all(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
 def main_first(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     """
-    Run a function on the main process, then on the first of each other machine, then on the rest, which use its
-    cache. If it fails on one, it fails on all.
+    Run a function on the main process, then on the first process of each other machine, then on the rest, which use
+    its cache. If it fails on one, it fails on all.
     """
     results: list[Result] = []
 

@@ -40,7 +40,9 @@ class Progress:
     cross_entropy_sum: float = 0.0
     loss_tokens: int = 0
     # Evaluations and checkpoints.
-    completed_step: int = 0  # up to this update, evaluations, checkpoints and pushes were made when they were due
+    completed_step: int = (
+        0  # the last update whose evaluation, checkpoint and push, if the recipe asks for them, are made
+    )
     evaluations: int = 0
     best: float | None = None  # by the recipe's metric
     best_loss: float | None = None  # the loss of the same weights; not in older checkpoints

@@ -55,8 +55,8 @@ def finally_scored(run: Path) -> dict[str, dict[str, Any]]:
 
 def forget_after(run: Path, step: int, completed_step: int) -> None:
     """
-    Drop what a resumed run writes again: final records, those of updates after `step`, and others after
-    `completed_step`.
+    Drop what a resumed run writes again: final records, records of updates after `step`, and evaluations and others
+    after `completed_step`.
     """
     kept = [
         record
@@ -116,7 +116,7 @@ class RunRecords:
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in data.languages or ()]
 
-    def _judge(self, record: dict[str, Any]) -> tuple[float, float]:
+    def _rank(self, record: dict[str, Any]) -> tuple[float, float]:
         """An evaluation's rank by the recipe's metric: lower is better."""
         metric = self.recipe.evaluation.metric
         return rank(record, metric) if metric in record else (math.inf, math.inf)
@@ -124,10 +124,10 @@ class RunRecords:
     def _best(self, records: list[dict[str, Any]], may_lack: bool) -> list[dict[str, Any]]:
         """An unfinished run's best evaluation, whose weights are at the folder's root; empty only if `may_lack`."""
         metric = self.recipe.evaluation.metric
-        judged = [record for record in records if record["split"] == "validation" and metric in record]
-        if not judged and not may_lack:
+        evaluations = [record for record in records if record["split"] == "validation" and metric in record]
+        if not evaluations and not may_lack:
             raise UserError(f"{self.folder / METRICS_FILE}: no evaluation yet, so there are no scores to show")
-        return [min(judged, key=self._judge)] if judged else []
+        return [min(evaluations, key=self._rank)] if evaluations else []
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """
@@ -141,8 +141,8 @@ class RunRecords:
             elif record["split"] == "validation" and not record.get("final"):
                 found.append(record | {"train_loss": train_loss})
         every = math.ceil(len(found) / _ROWS)
-        best, last = min(found, key=self._judge, default=None), len(found) - 1
-        return [each for place, each in enumerate(found) if (last - place) % every == 0 or each is best]
+        best, last = min(found, key=self._rank, default=None), len(found) - 1
+        return [record for place, record in enumerate(found) if (last - place) % every == 0 or record is best]
 
     def _is_on_hub(self, name: str) -> bool:
         """Whether a name is that of a repository, by the rule of Transformers: a folder of that name comes first."""
@@ -184,9 +184,9 @@ class RunRecords:
     def _shown(self, value: Any, key: str) -> Any:
         """A value of the recipe, at or in the list or the test sets at `key`, without folders."""
         if isinstance(value, dict):
-            return {name: self._shown(each, key if key == "test_sets" else name) for name, each in value.items()}
+            return {name: self._shown(item, key if key == "test_sets" else name) for name, item in value.items()}
         if isinstance(value, list):
-            return [self._shown(each, key) for each in value]
+            return [self._shown(item, key) for item in value]
         if not isinstance(value, str):
             return value
         if key in ("name", "start_from", "existing"):

@@ -67,8 +67,8 @@ def gathered(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_finite(accelerator: Accelerator, model: nn.Module) -> bool:
     """Whether all weights are finite. All processes must call this together."""
-    own = (each.to_local() if isinstance(each, DTensor) else each for each in model.parameters())
-    return all(gather_object([all(bool(each.isfinite().all()) for each in own)]))
+    own = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in model.parameters())
+    return all(gather_object([all(bool(weight.isfinite().all()) for weight in own)]))
 
 
 def cut_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,9 @@ def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optim
         whole = gathered(value)
         return whole.cpu() if accelerator.is_main_process else None
 
-    tensors = {index: {name: on_main(value) for name, value in each.items()} for index, each in state["state"].items()}
+    tensors = {
+        index: {name: on_main(value) for name, value in values.items()} for index, values in state["state"].items()
+    }
     return state | {"state": tensors}
 
 

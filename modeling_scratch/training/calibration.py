@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _FEWEST = 100  # validation sentences, with fewer of which nothing is calibrated
 _MOST = 500  # validation sentences that are translated
-_OTHERS = 100  # sentences of each other kind
+_OTHERS = 100  # sentences of every other kind
 _READ = 200_000  # training sources whose n-grams are counted
 _AT_ONCE = 10_000
 _BITS = 21  # of a token in an n-gram's code
@@ -70,20 +70,18 @@ def calibrate(run: Run) -> Confidence | None:
             return None
     known = NgramSet.of(_frequent_ngrams(recipe, run.data))
     made = Confidence({}, getattr(run.model.generation_config, "longest_training_source", None), known)
-    values = [made.signals_of(*each) for each in found["validation"]]
-    columns = {name: np.array([each[name] for each in values]) for name in values[0]}
+    values = [made.signals_of(*translation) for translation in found["validation"]]
+    columns = {name: np.array([signals[name] for signals in values]) for name in values[0]}
     measured: dict[float, dict] = {}
     for doubtful in (_DOUBTFUL, _DOUBTFUL / 2, _DOUBTFUL / 4):
         for name, column in columns.items():
             share, scale = doubtful * _SHARES.get(name, 1), float(max(column.std(), _LEAST_SCALE))
             least = float(np.quantile(column, max(share, guesses if name == "mean_log_probability" else 0)))
             made.signals[name] = (_NEVER if guesses > _MOSTLY and name == "mean_log_probability" else least, scale)
-        shares = {
-            kind: sum(made(*each) < DOUBTFUL for each in rows) / len(rows) for kind, rows in found.items() if rows
-        }
+        shares = {kind: sum(made(*row) < DOUBTFUL for row in rows) / len(rows) for kind, rows in found.items() if rows}
         measured[doubtful] = _measured(shares, len(pairs)) | {"signals": dict(made.signals)}
     enough = measured[_DOUBTFUL]["recall"] - _AS_MANY
-    chosen = measured[min(each for each in measured if measured[each]["recall"] >= enough)]
+    chosen = measured[min(share for share in measured if measured[share]["recall"] >= enough)]
     made.signals.update(chosen.pop("signals"))
     made.measured.update(chosen)
     logger.info(f"confidence: {describe_calibration(made.measured)}")
@@ -103,7 +101,7 @@ def guessed(translations: Sequence[str], references: Sequence[str]) -> float:
     for place, (translation, own) in enumerate(zip(translations, references, strict=True)):
         others = (other for other in (*references[place + 1 :], *references[:place]) if other != own)
         if translation != own and (other := next(others, None)) is not None:
-            scores = [chrf.sentence_score(translation, [each]).score for each in (own, other)]
+            scores = [chrf.sentence_score(translation, [reference]).score for reference in (own, other)]
             misses += scores[0] <= scores[1]
     return min(1.0, 2 * misses / max(1, len(translations)))
 
@@ -174,5 +172,5 @@ def _kinds(recipe: Recipe, pairs: Dataset) -> dict[str, tuple[list[str], list[st
     languages = recipe.data.languages
     if languages and base_language(languages[0]) != base_language(languages[1]):
         found["foreign"] = targets
-    most = {kind: len(each) if kind == "validation" else _OTHERS for kind, each in found.items()}
-    return {kind: (each[: most[kind]], features and features[: most[kind]]) for kind, each in found.items()}
+    most = {kind: len(side) if kind == "validation" else _OTHERS for kind, side in found.items()}
+    return {kind: (side[: most[kind]], features and features[: most[kind]]) for kind, side in found.items()}

@@ -88,8 +88,8 @@ def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -
     trackers, project = recipe.trackers if recipe else [], None
     if trackers:
         project = ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING))
-    if unknown := set(trackers) - {each.value for each in LoggerType}:
-        known = ", ".join(sorted(each.value for each in LoggerType))
+    if unknown := set(trackers) - {tracker.value for tracker in LoggerType}:
+        known = ", ".join(sorted(tracker.value for tracker in LoggerType))
         raise UserError(f"trackers: {', '.join(sorted(unknown))} is not known to Accelerate, which has {known}")
     accelerator = Accelerator(
         mixed_precision=choose_precision(recipe, before) if recipe else None,
@@ -141,7 +141,7 @@ def choose_precision(recipe: Recipe, before: Path | None = None) -> str | None:
     if recipe.precision != "auto":
         return _AS_ACCELERATE_NAMES_IT[recipe.precision]
     records = [] if before is None else read_metrics(before)
-    kept = next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
+    kept = next((record["mixed_precision"] for record in reversed(records) if "mixed_precision" in record), None)
     chosen = kept or ("bf16" if is_faster_in_bf16() else "no")
     choice = "chosen for this machine; set precision=bf16 or precision=float32 to choose"
     why = "as the run trained before" if kept else choice
@@ -232,12 +232,12 @@ def check_agreement(accelerator: Accelerator, recipe: Recipe, compiled: bool, da
     """
     paths = ("output_dir", "data.train_files", "data.validation_files", "data.test_", "data.mix")  # may differ
     facts = {key: value for key, value in flat_recipe(recipe).items() if not key.startswith(paths)} | versions()
-    facts["data.mix"] = [each.model_dump(exclude={"files"}) for each in recipe.data.mix]
+    facts["data.mix"] = [source.model_dump(exclude={"files"}) for source in recipe.data.mix]
     facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
     facts["whether layers are compiled"] = compiled
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])
     for name, value in everybody[0].items():
-        for rank, other in enumerate(each.get(name) for each in everybody):
+        for rank, other in enumerate(facts.get(name) for facts in everybody):
             if other != value:
                 raise UserError(
                     f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "

@@ -24,7 +24,7 @@ class StepResult:
     loss: float  # the training objective, per target token, over all processes
     cross_entropy: float  # the same without label smoothing, as on the validation split
     finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
-    answers: dict[str, bool]  # for each question, whether any process answered yes
+    requested: dict[str, bool]  # which of the requests any process made
 
 
 class TrainingStep:
@@ -50,20 +50,20 @@ class TrainingStep:
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
 
     def __call__(
-        self, batch: BatchShare, learning_rate: float, questions: dict[str, Callable[[], bool]] | None = None
+        self, batch: BatchShare, learning_rate: float, requests: dict[str, Callable[[], bool]] | None = None
     ) -> StepResult:
         """
         Make one update.
 
         Args:
-            questions: each process answers these yes-or-no questions after its passes; the answers are exchanged
-                together with the loss.
+            requests: by name, whether this process asks all of them for something; found out after its passes, and
+                exchanged together with the loss.
         """
-        questions = questions or {}
+        requests = requests or {}
         self.set_learning_rate(learning_rate)
         self.make_passes(batch.micro_batches, batch.count, batch.target_tokens)
         # `full_like` fills them on the device; copying numbers from the host would wait for the device.
-        own = [torch.full_like(self.loss_sums[:1], float(ask())) for ask in questions.values()]
+        own = [torch.full_like(self.loss_sums[:1], float(is_made())) for is_made in requests.values()]
         sums = self.accelerator.reduce(torch.cat([self.loss_sums, *own]), "sum")
         # Only here do we wait for the device. While it makes the step, the host prepares the next update.
         norm, loss, cross_entropy, *counts = torch.cat([self.gradient_norm[None], sums]).tolist()
@@ -77,8 +77,8 @@ class TrainingStep:
                 self.optimizer.zero_grad()
                 if self.accelerator.scaler is not None:
                     self.accelerator.scaler.update()  # lowers the scale
-        answers = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
-        return StepResult(loss, cross_entropy, finite, answers)
+        requested = {name: count > 0 for name, count in zip(requests, counts, strict=True)}
+        return StepResult(loss, cross_entropy, finite, requested)
 
     def set_learning_rate(self, learning_rate: float | torch.Tensor) -> None:
         """Set the learning rate of all parameters."""

@@ -113,7 +113,7 @@ def begin_or_resume(
         if checkpoint is not None:
             progress = load_checkpoint(checkpoint, recipe, accelerator, data.batches, step.optimizer, progress)
             logger.info(f"resuming from {checkpoint}")
-        if recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
+        if recipe.trackers:  # the Accelerator may have another run's, as in `scratch improve`
             open_trackers(accelerator, progress, in_folder=False)
         model = accelerator.unwrap_model(step.model)
         share_per_token = share_of_peak_per_token(model, data.validation, accelerator)
@@ -207,8 +207,8 @@ def _describe_data(data: RunData) -> dict[str, Any]:
 
 def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
     """
-    Make the updates that are left. After each one, evaluate, write a checkpoint and push, if that is due: this begins
-    the loop, since a run may have been stopped between an update and what is due after it.
+    Make the updates that are left. The loop begins by completing the last update with an evaluation, a checkpoint and a
+    push, as far as the recipe asks for them at this step: a run may have been stopped before it came to that.
 
     Raises:
         Stopped: the run was asked to stop; a checkpoint of the last update is still to be written.
@@ -220,8 +220,8 @@ def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
     if progress.compiled and progress.step < run.total:
         compile_training(step)
     batches, saved_at, is_time_to_save = run.data.batches.iterate(), time.monotonic(), False
-    # Each process answers these after its passes; if one answers yes, all act on it.
-    questions = {"stop": lambda: bool(run.stop), "save": lambda: _is_time_to_save(run, saved_at)}
+    # What any process asks for, all do.
+    requests = {"stop": lambda: bool(run.stop), "save": lambda: _is_time_to_save(run, saved_at)}
     with log.progress_bar() as bar:
         while True:
             if progress.completed_step < progress.step and complete_update(run, loss_chooses, is_time_to_save, push):
@@ -231,7 +231,7 @@ def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
             started = time.perf_counter()
             batch = next(batches)
             rate = learning_rate_at(progress.step + 1, recipe.optimization, run.total)
-            result = step(batch, rate, questions)
+            result = step(batch, rate, requests)
             count_update(run, result, batch, time.perf_counter() - started)
             bar.update()
             bar.set_postfix_str(log.loss_and_speed(result.loss))
@@ -239,9 +239,9 @@ def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
                 note_skipped_update(run, result.loss)
             if progress.step == run.total or progress.step % recipe.logging_steps == 0:
                 log.training(rate)
-            if result.answers["stop"]:
+            if result.requested["stop"]:
                 raise Stopped
-            is_time_to_save = result.answers["save"]
+            is_time_to_save = result.requested["save"]
         if progress.step < run.total:
             if progress.loss_tokens and progress.step > first_step:  # not logged yet
                 log.training(rate)
@@ -286,7 +286,7 @@ def note_skipped_update(run: Run, loss: float) -> None:
 
 def complete_update(run: Run, loss_chooses: bool, is_time_to_save: bool, push: Push) -> bool:
     """
-    Evaluate, write a checkpoint and push, if they are due after the last update.
+    Complete the last update: evaluate, write a checkpoint and push, as far as the recipe asks for them at this step.
 
     Args:
         loss_chooses: the loss chooses the best weights, since the recipe's metric cannot.

@@ -163,8 +163,8 @@ def _recipe(run: RunRecords) -> dict[str, Any]:
 def _differences(recipes: list[dict[str, Any]]) -> dict[str, list[Any]]:
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     values = {key: [recipe.get(key) for recipe in recipes] for key in keys}
-    differing = {key: each for key, each in values.items() if any(value != each[0] for value in each)}
-    return {key: each for key, each in differing.items() if key != "seed" or len(differing) == 1}
+    differing = {key: row for key, row in values.items() if any(value != row[0] for value in row)}
+    return {key: row for key, row in differing.items() if key != "seed" or len(differing) == 1}
 
 
 def _groups(runs: list[RunSummary], recipes: list[dict[str, Any]]) -> list[Group]:
@@ -178,9 +178,9 @@ def _groups(runs: list[RunSummary], recipes: list[dict[str, Any]]) -> list[Group
         if len({recipes[index]["seed"] for index in indices}) < 2:
             continue
         found = [runs[index].numbers() for index in indices]
-        common = [name for name in found[0] if all(name in each for each in found)]
-        values = {name: [each[name] for each in found] for name in common}
-        numbers = {name: (statistics.fmean(each), statistics.stdev(each)) for name, each in values.items()}
+        common = [name for name in found[0] if all(name in numbers for numbers in found)]
+        values = {name: [numbers[name] for numbers in found] for name in common}
+        numbers = {name: (statistics.fmean(row), statistics.stdev(row)) for name, row in values.items()}
         groups.append(Group([runs[index].name for index in indices], numbers))
     return groups
 
@@ -218,23 +218,23 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
     first = result.runs[0]
     data = records[first.name].recipe.data
     for run in result.runs[1:]:
-        if unfinished := [each.name for each in (first, run) if not each.finished]:
+        if unfinished := [one.name for one in (first, run) if not one.finished]:
             why = " and ".join(f"{name} is not finished" for name in unfinished)
             result.notes.append(f"no significance test of {run.name} against {first.name}: {why}")
             continue
         for test_set in dict.fromkeys((*first.scores, *run.scores)):
             try:
-                streams = [_scored_translations(each, test_set) for each in (first, run)]
+                streams = [_scored_translations(one, test_set) for one in (first, run)]
                 if len(streams[0]) != len(streams[1]):
                     raise UserError(f"they have outputs for {len(streams[0]):,} and {len(streams[1]):,} sentences")
                 sources, references = pairs(first.name, test_set)
                 if (sources, references) != pairs(run.name, test_set):
                     raise UserError("the sentences in their recipes differ")
-                recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
-                if None in recorded:
+                scores = [one.scores[test_set].get("bleu") for one in (first, run)]
+                if None in scores:
                     raise UserError("it needs the BLEU of both")
                 grouped_by = None if data.languages else sources
-                difference = bleu_significance(*streams, references, data.names[1], recorded, grouped_by)
+                difference = bleu_significance(*streams, references, data.names[1], scores, grouped_by)
                 result.significance.append(Significance(run.name, test_set, *difference))
             except UserError as error:
                 result.notes.append(f"no significance test of {run.name} against {first.name} on {test_set}: {error}")

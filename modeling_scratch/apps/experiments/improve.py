@@ -317,7 +317,7 @@ class ImprovementPlan:
     def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
         options["overrides"] = [
-            each for each in options["overrides"] if each.partition("=")[0] not in MAY_DIFFER_WITHIN_RUN
+            override for override in options["overrides"] if override.partition("=")[0] not in MAY_DIFFER_WITHIN_RUN
         ]
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]

@@ -79,7 +79,7 @@ def _describe(profiler: profile, on_gpu: bool, updates: int, seconds: float) -> 
     if on_gpu:
         yield f"the GPU computes for {busy:,.1f} ms of an update; the rest of the time it waits for the host"
     yield f"{'':<16} {'ms an update':>12} {'share':>6}"
-    for kind, milliseconds in sorted(spent.items(), key=lambda each: -each[1]):
+    for kind, milliseconds in sorted(spent.items(), key=lambda row: -row[1]):
         if milliseconds:
             yield f"{kind:<16} {milliseconds:12,.2f} {milliseconds / busy:6.0%}"
 
