@@ -31,7 +31,7 @@ def read(pairs: int) -> dict[str, float]:
     from modeling_scratch.data.corpus import make_corpus
     from modeling_scratch.data.streaming import Position, StreamReader, open_stream
     from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
-    from modeling_scratch.model.loss import IGNORE_INDEX
+    from modeling_scratch.model.masking import IGNORE_INDEX
     from modeling_scratch.recipe.schema import DataSection
 
     texts = [text for pair in make_corpus(5000, 0, 0)["train"] for text in pair.values()]

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 import subprocess
 from collections import Counter, defaultdict
@@ -24,6 +23,7 @@ from unicodedata import normalize
 from .errors import UserError
 from .files import temporary_folder
 from .languages import WITHOUT_SPACES, base_language, mostly_without_spaces
+from .model.text import INVISIBLE
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,6 @@ _ROUNDING = 0.01  # BLEU points by which another release may score the same tran
 NORMALIZED = "|normalized:NFC, nothing invisible"  # `normalized` changed a text. Scores can be compared all the same
 SINGLE_SPACES = "|white space:single spaces"  # reducing white space to single spaces changed a text
 GROUPED = "|references:all of a source"  # `grouped_by_source` grouped some references
-# `INVISIBLE` in model/batched_generation.py, which travels with models and is not imported here; a test compares them.
-_INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]  # one or more per sentence
@@ -543,7 +541,7 @@ def normalized(*streams: Texts) -> tuple[list[list[str]], str]:
 
 def _visible(text: str) -> str:
     """Without invisible characters, and without the white space that these kept from being stripped."""
-    return text if (visible := _INVISIBLE.sub("", text)) == text else visible.strip()
+    return text if (visible := INVISIBLE.sub("", text)) == text else visible.strip()
 
 
 def score(

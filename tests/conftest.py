@@ -36,7 +36,6 @@ from safetensors.torch import load_file
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate, train
 from modeling_scratch.data.corpus import write_corpus
-from modeling_scratch.model import fast_cpu
 from modeling_scratch.run import curves
 from modeling_scratch.training.step import TrainingStep
 
@@ -163,12 +162,11 @@ def make_model():
 
 
 @pytest.fixture
-def make_wide_model(make_model, monkeypatch):
+def make_wide_model(make_model):
     """
-    Like make_model, in float64 but with the faster layers of float32. For claims about algorithms: tokens can be
-    compared on every processor, because no two hypotheses are as close as the rounding of float64.
+    Like make_model, in float64. For claims about algorithms: tokens can be compared on every processor, because no two
+    hypotheses are as close as the rounding of float64.
     """
-    monkeypatch.setattr(fast_cpu, "_DTYPE", torch.float64)
     return lambda **fields: make_model(**fields).double()
 
 

@@ -12,7 +12,7 @@ from transformers import GenerationMixin, LogitsProcessor, StoppingCriteria, Sto
 
 from modeling_scratch.model import cache
 from modeling_scratch.model import search as search_loops
-from modeling_scratch.model.pretrained import CACHE_NAME
+from modeling_scratch.model.stacks import CACHE_NAME
 
 SETTINGS = {
     "greedy": {},

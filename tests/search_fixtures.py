@@ -6,16 +6,15 @@ from conftest import FEW_LAYERS, SMALL_MODEL, padded
 from search_cases import SEEDS, enliven
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.model import fast_cpu, search
+from modeling_scratch.model import search
 
 
 @pytest.fixture
-def models(monkeypatch):
+def models():
     """
     Yields two models with inputs, one with a small and one with a large vocabulary, whose sentences end at different
     places; in float64, like make_wide_model.
     """
-    monkeypatch.setattr(fast_cpu, "_DTYPE", torch.float64)
 
     def make():
         for vocabulary, seed in SEEDS.items():
@@ -27,14 +26,6 @@ def models(monkeypatch):
             yield model.double(), dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
 
     return make
-
-
-@pytest.fixture
-def faster_layers(monkeypatch):
-    """Let small models use the faster layers of large ones, except those of oneDNN, which has no float64."""
-    limits = {"is_amd_cpu": lambda: False, "_INTEL_ROWS": range(1, 10_000), "_INTEL_WIDTH": 0, "_INTEL_LARGE": 0}
-    for name, value in limits.items():
-        monkeypatch.setattr(fast_cpu, name, value)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.metrics import METRICS, Metric, Score, bleu_significance, grouped_by_source, score
-from modeling_scratch.model.batched_generation import INVISIBLE
 from modeling_scratch.recipe.schema import EvaluationSection
 from modeling_scratch.run.curves import curves_figure
 from modeling_scratch.run.records import RunRecords
@@ -456,10 +455,6 @@ def test_scores_on_request_are_computed_for_the_final_model_or_if_they_choose_it
 
 
 # -- the table of metrics ----------------------------------------------------------------------------------------------
-
-
-def test_metrics_and_models_ignore_the_same_invisible_characters():
-    assert metrics._INVISIBLE.pattern == INVISIBLE.pattern
 
 
 def test_a_recipe_may_choose_the_best_by_any_metric():

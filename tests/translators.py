@@ -26,7 +26,8 @@ from modeling_scratch.inference.translate import Translator
 from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
-from modeling_scratch.model.confidence import FILE, Confidence, NgramSet, ngrams_of
+from modeling_scratch.model.confidence import FILE, Confidence, ngrams_of
+from modeling_scratch.training.calibration import ngram_set
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
@@ -71,7 +72,7 @@ def _made_once(target_size: int | None, updates: int, **fields) -> Path:
 def calibrate(folder: Path) -> Path:
     """Give a model of `make_folder` a confidence.json: it has learnt the sentences of CORPUS, of at most 40 tokens."""
     rows = tokenize(load_tokenizers(str(folder))[0], [pair["en"] for pair in CORPUS], None)
-    known = NgramSet.of(dict.fromkeys(ngram for row in rows for ngram in ngrams_of(row)))
+    known = ngram_set(dict.fromkeys(ngram for row in rows for ngram in ngrams_of(row)))
     confidence = Confidence({"mean_log_probability": (-1.5, 0.5), "known_ngrams": (0.8, 0.1)}, 40, known)
     (folder / FILE).write_text(confidence.text())
     return folder

@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from ..model.loss import IGNORE_INDEX
+from ..model.masking import IGNORE_INDEX
 from ..recipe.schema import SOURCE, TARGET, Recipe
 from .augmentation import Augmenter
 from .tokenizer import PairTokenizer, pair_lengths

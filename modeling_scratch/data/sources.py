@@ -37,7 +37,7 @@ from datasets.fingerprint import Hasher
 from xxhash import xxh3_128
 
 from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
-from ..model.batched_generation import clean, with_features
+from ..model.text import clean, with_features
 from ..recipe.schema import DATES, EMBEDDED, EMBEDDED_CORPUS, FEATURES, SOURCE, TARGET, DataSection
 from .corpus import DAYS, HELD_OUT, Links, gold_links, make_corpus, make_dates, stream_corpus, unmarked
 from .local_files import (

@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.corpus import Links
-from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, clean
+from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length
+from ..model.text import clean
 
 Heads = list[list[int]]  # [layer, head] of each, from 0
 

@@ -17,7 +17,7 @@ from ..files import temporary_folder
 from ..loading import load_tokenizers, load_translator
 from ..model.cache import SearchCache
 from ..model.modeling_scratch import search
-from ..model.pretrained import ScratchPreTrainedModel
+from ..model.stacks import ScratchPreTrainedModel
 from .translate import check_is_scratch
 
 # Fields of the generation config that the search uses, and that comparing tokenizers does not cover.
@@ -29,6 +29,10 @@ class EnsembleCache:
 
     def __init__(self, size: int):
         self.members = [SearchCache() for _ in range(size)]
+
+    @property
+    def beams(self) -> int:
+        return self.members[0].beams
 
     def get_seq_length(self) -> int:
         return self.members[0].get_seq_length()

@@ -28,8 +28,9 @@ from ..model.batched_generation import (
     target_lengths,
     tokenize,
 )
-from ..model.confidence import Confidence, says_nothing
+from ..model.confidence import Confidence
 from ..model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
+from ..model.text import says_nothing
 from .translations import Batch, Translation, Translations
 
 if TYPE_CHECKING:

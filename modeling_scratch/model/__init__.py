@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .configuration_scratch import ScratchConfig
     from .modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration, ScratchModel
-    from .pretrained import ScratchPreTrainedModel
+    from .stacks import ScratchPreTrainedModel
     from .translation_pipeline import ScratchTranslationPipeline
 
 __all__ = [
@@ -26,7 +26,7 @@ def __getattr__(name: str):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
-    from . import modeling_scratch, stacks, translation_pipeline
+    from . import modeling_scratch, stacks
     from .configuration_scratch import ScratchConfig
 
     classes = {"AutoConfig": ScratchConfig, "AutoModel": modeling_scratch.ScratchModel}
@@ -38,10 +38,8 @@ def __getattr__(name: str):
     AutoModel.register(ScratchConfig, (classes["AutoModel"], *parts), exist_ok=True)
     AutoModelForSeq2SeqLM.register(ScratchConfig, classes["AutoModelForSeq2SeqLM"], exist_ok=True)
     AutoModelForTextEncoding.register(ScratchConfig, parts[:2], exist_ok=True)
-    for auto_class, each in classes.items():  # makes save_pretrained copy the code beside the weights
-        each.register_for_auto_class(auto_class)
-    found = {each: getattr(modeling_scratch, each, None) for each in __all__}
-    found |= {"ScratchConfig": ScratchConfig}
-    found |= {"ScratchTranslationPipeline": translation_pipeline.ScratchTranslationPipeline}
+    for auto_class, model_class in classes.items():  # makes save_pretrained copy the code beside the weights
+        model_class.register_for_auto_class(auto_class)
+    found = {exported: getattr(modeling_scratch, exported) for exported in __all__}
     globals().update(found)
     return found[name]

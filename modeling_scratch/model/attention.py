@@ -60,17 +60,9 @@ class ScratchAttention(nn.Module):
         self.v_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
         self.o_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
-    def split_heads(self, states: torch.Tensor, beams: int = 1) -> torch.Tensor:
-        """
-        (batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim). The tokens of
-        every `beams` consecutive rows are merged into one row: (batch_size / beams, num_heads, beams * sequence_length,
-        head_dim).
-        """
-        return states.reshape(-1, beams * states.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
-
-    def project(self, states: torch.Tensor, layers: list[nn.Module]) -> list[torch.Tensor]:
-        """Each layer's projection of the same states, (batch_size, sequence_length, d_model) each."""
-        return [layer(states) for layer in layers]
+    def split_heads(self, states: torch.Tensor) -> torch.Tensor:
+        """(batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim)."""
+        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def forward(
         self,
@@ -85,10 +77,8 @@ class ScratchAttention(nn.Module):
         """
         Args:
             hidden_states: (batch_size, query_length, d_model).
-            encoder_hidden_states: for cross-attention, (batch_size, source_length, d_model); with fewer rows where
-                beams share a source.
-            attention_mask: 4-D, added to the scores; None: attend to everything or, if causal, to nothing later. Where
-                beams share keys, (sentences, 1 or heads, beams, slots).
+            encoder_hidden_states: for cross-attention, (batch_size, source_length, d_model).
+            attention_mask: 4-D, added to the scores; None: attend to everything or, if causal, to nothing later.
             rotation: cos and sin of rotary positions, (batch_size or 1, query_length, head_dim) each.
             past_key_values: the key/value cache. Self-attention appends to its layer `layer_idx`; cross-attention fills
                 that layer at the first step and reads it afterwards.
@@ -98,20 +88,15 @@ class ScratchAttention(nn.Module):
             (batch_size, query_length, d_model), and the weights, (batch_size, num_heads, query_length, key_length), or
             None if attention is not eager.
         """
-        cache, beams = None, getattr(past_key_values, "beams", 1)  # in our own search, those that share keys and values
+        cache = None
         if past_key_values is not None:
             cache = past_key_values.cross_attention_cache if self.is_cross else past_key_values.self_attention_cache
-        if not self.is_cross:
-            projected = self.project(hidden_states, [self.q_proj, self.k_proj, self.v_proj])
-            query, key, value = (self.split_heads(each, beams) for each in projected)
-        else:
-            query = self.split_heads(self.q_proj(hidden_states), beams)
+        query = self.split_heads(self.q_proj(hidden_states))
         if self.is_cross and cache is not None and past_key_values.is_updated.get(layer_idx):
             key, value = cache.layers[layer_idx].keys, cache.layers[layer_idx].values
         else:
-            if self.is_cross:
-                projected = self.project(encoder_hidden_states, [self.k_proj, self.v_proj])
-                key, value = (self.split_heads(each) for each in projected)
+            attended = encoder_hidden_states if self.is_cross else hidden_states
+            key, value = self.split_heads(self.k_proj(attended)), self.split_heads(self.v_proj(attended))
             if rotation is not None:
                 query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
             if cache is not None:
@@ -126,7 +111,7 @@ class ScratchAttention(nn.Module):
             output = self.sdpa(query, key, value, attention_mask, dropout, is_causal)
         else:
             raise ValueError(f"attn_implementation is {implementation!r}; this model has 'sdpa' and 'eager'")
-        return self.o_proj(output.transpose(1, 2).flatten(2)).view(hidden_states.shape), weights
+        return self.o_proj(output.transpose(1, 2).flatten(2)), weights
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
         """Like `eager_attention`, but with PyTorch's kernels and without the weights."""

@@ -1,6 +1,5 @@
 """Translate sentences in batches of similar length through `generate()`, and score the translations."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,37 +7,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .text import with_features
+
 DEFAULT_BATCH_TOKENS = 4096
-
-
-# Characters that show nothing and mean nothing to a translator, but would make other words of those that they stand in:
-# soft hyphens; zero-width spaces and joiners of words (U+200B, U+2060, U+FEFF); marks of direction (U+061C, U+200E,
-# U+200F, U+202A to U+202E, U+2066 to U+2069); operators of mathematics and deprecated controls (the rest of U+2060 to
-# U+206F). U+200C and U+200D stay, since they change how letters and emoji look. The pattern means the same to Python,
-# to the tokenizers library and to JavaScript.
-INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-
-
-def clean(text: str) -> str:
-    """What models read of a source text: nothing invisible, and one space for white space of any kind."""
-    return " ".join(INVISIBLE.sub("", text).split())
-
-
-# Ends each feature in a source. To `clean` it is white space, so neither a text nor a feature can contain it.
-SEPARATOR = "\u001f"
-
-
-def with_features(text: str, features: str = "") -> str:
-    """
-    What models read of a source: its features, each followed by `SEPARATOR`, and the text, all as `clean` leaves them;
-    nothing for a blank text.
-
-    Args:
-        features: conditions on the output, separated by semicolons, such as V;PST;3;SG.
-    """
-    text = clean(text)
-    tags = filter(None, map(clean, features.split(";"))) if text else ()
-    return "".join(f"{tag}{SEPARATOR}" for tag in tags) + text
 
 
 def is_panic(error: BaseException) -> bool:
@@ -74,32 +45,32 @@ def tokenize(
             f"there are features for {len(features)} inputs, but the number of inputs is {len(sentences)}; several "
             "features of an input are one string, separated by semicolons"
         )
-    for index, given in enumerate(zip(sentences, features, strict=True), start=first):
+    for number, given in enumerate(zip(sentences, features, strict=True), start=first):
         for name, text in zip(("input", "the features of input"), given, strict=True):
             if not isinstance(text, str):
-                raise ValueError(f"{name} {index} is of type {type(text).__name__}; it must be a string")
+                raise ValueError(f"{name} {number} is of type {type(text).__name__}; it must be a string")
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                raise ValueError(f"{name} {index} is not Unicode text: {error.reason} at {error.start}") from None
+                raise ValueError(f"{name} {number} is not Unicode text: {error.reason} at {error.start}") from None
     texts = list(map(with_features, sentences, features))
     filled = [index for index, text in enumerate(texts) if text]
     ids: list[list[int]] = [[] for _ in sentences]
-    if filled:
-        texts = [texts[index] for index in filled]
-        try:
-            rows = tokenizer(texts, truncation=False, verbose=False).input_ids
-        except BaseException as error:
-            if not is_panic(error):
-                raise
-            raise ValueError(f"the tokenizer cannot read one of the inputs: {error}") from None
-        for index, row in zip(filled, rows, strict=True):
-            if limit is not None and len(row) > limit:
-                raise ValueError(
-                    f"input {first + index} has {len(row)} tokens, but the model takes {limit} "
-                    "(max_position_embeddings); nothing is truncated, so split it"
-                )
-            ids[index] = row
+    if not filled:
+        return ids
+    try:
+        rows = tokenizer([texts[index] for index in filled], truncation=False, verbose=False).input_ids
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise ValueError(f"the tokenizer cannot read one of the inputs: {error}") from None
+    for index, row in zip(filled, rows, strict=True):
+        if limit is not None and len(row) > limit:
+            raise ValueError(
+                f"input {first + index} has {len(row)} tokens, but the model takes {limit} (max_position_embeddings); "
+                "nothing is truncated, so split it"
+            )
+        ids[index] = row
     return ids
 
 
@@ -117,15 +88,13 @@ def batches_by_length(
     """
     batches: list[list[int]] = []
     filled = [index for index, length in enumerate(lengths) if length]
-    for index in sorted(filled, key=lambda index: (-lengths[index], index)):
+    for index in sorted(filled, key=lambda index: -lengths[index]):
         batch = batches[-1] if batches else []
-        longest = lengths[batch[0]] if batch else 0
-        is_full = batch_size is not None and len(batch) == batch_size
-        is_full |= batch_tokens is not None and (len(batch) + 1) * longest > batch_tokens
-        if not batch or is_full:
-            batches.append([index])
-        else:
-            batch.append(index)
+        padded = (len(batch) + 1) * lengths[batch[0]] if batch else 0
+        if not batch or len(batch) == batch_size or (batch_tokens is not None and padded > batch_tokens):
+            batch = []
+            batches.append(batch)
+        batch.append(index)
     return batches
 
 
@@ -200,14 +169,14 @@ def generate_batch(
             model.train()
     sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
     sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
-    scores = getattr(output, "log_probabilities", None) if return_scores is not False else None
-    if scores is None and not return_scores:
-        return sequences, None
+    scores = None if return_scores is False else getattr(output, "log_probabilities", None)
     if scores is None:
-        raise ValueError(
-            "return_scores: scores come from this project's own search loops, which do not support this model or these "
-            "arguments of generate; return_scores=False does without"
-        )
+        if return_scores:
+            raise ValueError(
+                "return_scores: scores come from this project's own search loops, which do not support this model or "
+                "these arguments of generate; return_scores=False does without"
+            )
+        return sequences, None
     scores = scores.view(len(ids), -1)
     if (setting_of(model, generation, "num_beams") or 1) == 1:
         scores, order = scores.sort(dim=1, descending=True, stable=True)

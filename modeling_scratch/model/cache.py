@@ -1,5 +1,7 @@
 """The key/value cache of our own search: grown in place, and shared by all beams of a sentence."""
 
+from collections.abc import Callable
+
 import torch
 
 # Steps to make room for when a layer's keys and values have none left, and after which hidden slots are dropped.
@@ -15,23 +17,9 @@ class _LayerCache:
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):
         self.keys, self.values = keys, values
 
-    def append(self, filled: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write to the slots after the first `filled`. Returns all keys and values so far."""
-        new, end = keys.shape[2], filled + keys.shape[2]
-        if end > self.keys.shape[2]:
-            room = keys.new_empty(*keys.shape[:2], end - self.keys.shape[2] + _GROWTH * new, keys.shape[3])
-            self.keys, self.values = (torch.cat([states, room], dim=2) for states in (self.keys, self.values))
-        self.keys[:, :, filled:end], self.values[:, :, filled:end] = keys, values
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def keep_slots(self, slots: torch.Tensor) -> None:
-        """Slot i of each sentence becomes its previous slot `slots[sentence, i]`."""
-        index = slots[:, None, :, None].expand(-1, self.keys.shape[1], -1, self.keys.shape[3])
-        self.keys, self.values = (states.gather(2, index) for states in (self.keys, self.values))
-
-    def select_rows(self, rows: torch.Tensor) -> None:
-        """Row i becomes the previous row `rows[i]`."""
-        self.keys, self.values = (states.index_select(0, rows) for states in (self.keys, self.values))
+    def change(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Replace keys and values by a function of them."""
+        self.keys, self.values = function(self.keys), function(self.values)
 
 
 class _AttentionCache:
@@ -51,7 +39,12 @@ class _AttentionCache:
         if layer_idx == len(self.layers):
             self.layers.append(_LayerCache(key, value))
             return key, value
-        return self.layers[layer_idx].append(self.filled, key, value)
+        layer, new, end = self.layers[layer_idx], key.shape[2], self.filled + key.shape[2]
+        if end > layer.keys.shape[2]:
+            room = key.new_empty(*key.shape[:2], end - layer.keys.shape[2] + _GROWTH * new, key.shape[3])
+            layer.change(lambda states: torch.cat([states, room], dim=2))
+        layer.keys[:, :, self.filled : end], layer.values[:, :, self.filled : end] = key, value
+        return layer.keys[:, :, :end], layer.values[:, :, :end]
 
 
 class SearchCache:
@@ -65,7 +58,7 @@ class SearchCache:
     """
 
     def __init__(self):
-        self.beams = 1  # consecutive decoder rows of a sentence, which share keys and values
+        self.beams = 1  # of a sentence, which share keys and values; the decoder gets them as one row of tokens
         self.length = 0  # target tokens that every layer has seen
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
@@ -84,7 +77,7 @@ class SearchCache:
         return torch.full((1, 1), self.length, device=self.bias.device)
 
     def advance(self, new: int) -> None:
-        """Record that every layer has seen `new` more tokens of every row."""
+        """Count `new` more tokens of every row, which every layer has seen."""
         self.length += new
         self.self_attention_cache.filled += new * self.beams
 
@@ -114,11 +107,13 @@ class SearchCache:
         self.positions = self.positions.gather(1, slots)
         self.self_attention_cache.filled = kept
         for layer in self.self_attention_cache.layers:
-            layer.keep_slots(slots)
+            shape = (-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            layer.change(lambda states, shape=shape: states.gather(2, slots[:, None, :, None].expand(shape)))
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         """Keep only these sentences."""
         for layer in (*self.self_attention_cache.layers, *self.cross_attention_cache.layers):
-            layer.select_rows(sentences)
+            layer.change(lambda states: states.index_select(0, sentences))
         if self.beams > 1:
-            self.bias, self.positions = (each.index_select(0, sentences) for each in (self.bias, self.positions))
+            self.bias = self.bias.index_select(0, sentences)
+            self.positions = self.positions.index_select(0, sentences)

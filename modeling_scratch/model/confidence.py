@@ -6,9 +6,8 @@ input is unlike what the model has learnt.
 import base64
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 FILE = "confidence.json"
 DOUBTFUL = 0.5  # below this
-LIMIT_BITS = 2**21  # of a set of n-grams: 256 KiB
 
 _HASHES = 4
-_BITS_EACH = 8  # with four hashes, 2.4 % of the n-grams that are not in the set seem to be
 _MASK = 2**32 - 1
 _START = -1  # stands before the first token
 _LOWEST = -1e6  # log-probability, in place of minus infinity
@@ -34,11 +31,6 @@ def ngrams_of(ids: Sequence[int]) -> list[tuple[int, ...]]:
     return [*zip(padded[1:], ids, strict=False), *zip(padded, padded[1:], ids, strict=False)]
 
 
-def says_nothing(text: str, is_translation: bool) -> bool:
-    """Whether an output is blank or, as a translation of words, has neither a letter nor a digit."""
-    return not (any(map(str.isalnum, text)) if is_translation else text.strip())
-
-
 class NgramSet:
     """
     A set of n-grams of tokens as a Bloom filter (Bloom 1970, https://doi.org/10.1145/362686.362692): it contains all
@@ -48,18 +40,8 @@ class NgramSet:
     def __init__(self, bits: bytes):
         self.bits = bits
 
-    @classmethod
-    def of(cls, ngrams: Iterable[tuple[int, ...]]) -> "NgramSet":
-        """The set of these n-grams, of which the first `LIMIT_BITS / 8` are taken."""
-        taken = list(islice(ngrams, LIMIT_BITS // _BITS_EACH))
-        bits = bytearray(max(1, len(taken) * _BITS_EACH // 8))
-        for ngram in taken:
-            for place in _places(ngram, 8 * len(bits)):
-                bits[place >> 3] |= 1 << (place & 7)
-        return cls(bytes(bits))
-
     def __contains__(self, ngram: tuple[int, ...]) -> bool:
-        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in _places(ngram, 8 * len(self.bits)))
+        return all(self.bits[place >> 3] >> (place & 7) & 1 for place in places_of(ngram, 8 * len(self.bits)))
 
 
 def _mixed(number: int) -> int:
@@ -69,7 +51,8 @@ def _mixed(number: int) -> int:
     return number ^ number >> 16
 
 
-def _places(ngram: tuple[int, ...], count: int) -> list[int]:
+def places_of(ngram: tuple[int, ...], count: int) -> list[int]:
+    """The bits that an n-gram sets, of `count`."""
     first = 0
     for token in ngram:
         first = _mixed(first ^ token + 2)
@@ -155,8 +138,8 @@ class Confidence:
     def __call__(self, ids: Sequence[int], length: int, log_probability: float, says_nothing: bool = False) -> float:
         """
         The confidence in an output: that of the signal with the lowest one, by a logistic function; at most a half for
-        a source that is longer than any in training. The arguments are those of `signals_of`, and of the function
-        `says_nothing`, for which it is 0.
+        a source that is longer than any in training. The arguments are those of `signals_of`, and whether the
+        output says nothing, for which it is 0.
         """
         if says_nothing:
             return 0.0

@@ -168,7 +168,7 @@ class ScratchConfig(PreTrainedConfig):
                 if repr(value) not in choices:  # 1 is not True
                     raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
                 continue
-            types = tuple(get_origin(each) or each for each in get_args(kind) or (kind,))
+            types = tuple(get_origin(option) or option for option in get_args(kind) or (kind,))
             types += (int,) if float in types else ()
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 expected = kind.__name__ if isinstance(kind, type) else kind

@@ -9,7 +9,7 @@ from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
 
 # LayerNorm (section 3.1) and RMSNorm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467), by the names that
-# `norm_type` takes. Another kind takes the same two arguments; `_init_weights` in pretrained.py initializes it.
+# `norm_type` takes. Another kind takes the same two arguments; `_init_weights` in stacks.py initializes it.
 NORMS: dict[str, type[nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
 
 

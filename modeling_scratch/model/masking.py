@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+IGNORE_INDEX = -100  # the label of tokens that the loss leaves out
+
 
 def can_look_at(tensor: torch.Tensor) -> bool:
     """Whether the tensor's values can be read for free: without waiting for a device, and not inside a traced graph."""
@@ -96,7 +98,7 @@ def causal_mask(
 
 def check_segments(name: str, segment_ids: torch.Tensor, states: torch.Tensor, *masks: torch.Tensor | None) -> None:
     """ValueError if segments do not fit their states, (batch_size, length, d_model), or come with a mask or a cache."""
-    if any(each is not None for each in masks):
+    if any(mask is not None for mask in masks):
         raise ValueError(f"{name} takes the place of masks; with one, or with a cache, it cannot be used")
     if segment_ids.shape != states.shape[:2]:
         needed = tuple(states.shape[:2])

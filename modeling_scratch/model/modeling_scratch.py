@@ -20,13 +20,11 @@ from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
 from .confidence import FILE, Confidence
 from .configuration_scratch import ScratchConfig, config_of_part
-from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
-from .loss import IGNORE_INDEX, cross_entropy
-from .masking import begins_segment, check_segments, count_positions, own_segment, positions_in_segments
+from .masking import IGNORE_INDEX, begins_segment, check_segments, count_positions, own_segment, positions_in_segments
 from .position_embeddings import PositionEmbedding  # noqa: F401
-from .pretrained import CACHE_NAME, ScratchPreTrainedModel, are_different
-from .stacks import ScratchDecoder, ScratchEncoder
+from .stacks import CACHE_NAME, ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel, are_different
+from .text import clean  # noqa: F401
 from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
 
 try:
@@ -42,6 +40,33 @@ except ImportError as error:
 
 # How each model was loaded. Not an attribute of the model, because a pickled model would then contain the user's token.
 _HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+
+
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """
+    -log p(label), averaged over target tokens.
+
+    Args:
+        logits: (batch_size, target_length, V).
+        labels: (batch_size, target_length), aligned with the logits; -100 is ignored.
+        num_items_in_batch: what to divide the sum by; None: the number of labels here that are not ignored.
+    """
+    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    labels = labels.flatten().to(logits.device, torch.int64)
+    if isinstance(num_items_in_batch, torch.Tensor):
+        num_items_in_batch = num_items_in_batch.to(logits.device)
+    total = nn.functional.cross_entropy(logits, labels, reduction="sum")
+    return total / divisor(labels, num_items_in_batch)
+
+
+def divisor(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """
+    What to divide a sum over target tokens by: `num_items_in_batch`, or else the number of labels that are not ignored,
+    at least 1 so that a batch without labels has a loss of 0, not NaN.
+    """
+    return (labels != IGNORE_INDEX).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
 
 
 def _refuse_parts(config: ScratchConfig, *names: str) -> None:
@@ -96,11 +121,11 @@ class ScratchModel(ScratchPreTrainedModel):
         shared = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         return shared if self.config.share_encoder_decoder_embeddings else {}
 
-    def record_ties(self) -> None:
+    def note_ties(self) -> None:
         first, second = (getattr(stack.embed_tokens, "weight", None) for stack in (self.encoder, self.decoder))
         if self.config.share_encoder_decoder_embeddings and are_different(first, second):
             self.config.share_encoder_decoder_embeddings = False
-        super().record_ties()
+        super().note_ties()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
@@ -148,10 +173,7 @@ class ScratchModel(ScratchPreTrainedModel):
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError(
-                "the decoder needs decoder_input_ids, decoder_inputs_embeds or, in the model with a loss, labels, of "
-                "which DataCollatorForSeq2Seq(tokenizer, model) makes them: got none"
-            )
+            raise ValueError("the decoder needs decoder_input_ids, decoder_inputs_embeds or labels: got none")
         if (segment_ids is None) != (decoder_segment_ids is None):
             raise ValueError("segment_ids and decoder_segment_ids come together")
         if encoder_outputs is None:
@@ -160,12 +182,7 @@ class ScratchModel(ScratchPreTrainedModel):
         elif not isinstance(encoder_outputs, BaseModelOutput):
             is_mapping = isinstance(encoder_outputs, Mapping)
             encoder_outputs = BaseModelOutput(**encoder_outputs) if is_mapping else BaseModelOutput(*encoder_outputs)
-        if (
-            segment_ids is None
-            and attention_mask is not None
-            and attention_mask.ndim == 4
-            and attention_mask.shape[2] != 1
-        ):
+        if segment_ids is None and getattr(attention_mask, "ndim", 0) == 4 and attention_mask.shape[2] != 1:
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}: with a row for each source token it does not "
                 "tell the decoder what to attend to; give the encoder's output as encoder_outputs, and here a mask "
@@ -234,15 +251,15 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             tied["lm_head.weight"] = f"model.{side}.embed_tokens.weight"
         return tied
 
-    def record_ties(self) -> None:
-        self.model.record_ties()
+    def note_ties(self) -> None:
+        self.model.note_ties()
         output, embedding = self.lm_head.weight, getattr(self.get_decoder().embed_tokens, "weight", None)
         # Merging adapters can set tie_word_embeddings to False although the weight is still shared.
         if output is embedding:
             self.config.tie_word_embeddings = True
         elif self.config.tie_word_embeddings and are_different(output, embedding):
             self.config.tie_word_embeddings = False
-        super().record_ties()
+        super().note_ties()
 
     def save_pretrained(self, save_directory: str | Path, is_main_process: bool = True, *args, **kwargs) -> None:
         """The inherited method, with the confidence.json of the model that this one was loaded from, if it has any."""
@@ -349,10 +366,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         states = outputs.last_hidden_state
         if labels is not None and (labels.is_floating_point() or labels.shape != states.shape[:2]):
-            what = f"shape {tuple(labels.shape)} and {labels.dtype}"
-            raise ValueError(
-                f"labels has {what}; it must be integers {tuple(states.shape[:2])}, as the decoder's input"
-            )
+            given, needed = f"shape {tuple(labels.shape)} and {labels.dtype}", tuple(states.shape[:2])
+            raise ValueError(f"labels has {given}; it must be integers {needed}, as the decoder's input")
         if labels is not None and fused_loss is not None:
             logits, loss = None, fused_loss(states, self.lm_head, labels.long(), num_items_in_batch)
         else:

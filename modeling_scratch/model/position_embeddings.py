@@ -129,7 +129,7 @@ class ScratchRotaryEmbedding(PositionEmbedding, nn.Module):
 
 def apply_rotary(states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Rotate the pairs (i, i + head_dim/2) of `states`, (batch_size, num_heads, sequence_length, head_dim)."""
-    cos, sin = (each.unsqueeze(1) for each in rotation)  # (batch_size or 1, 1, sequence_length, head_dim)
+    cos, sin = (part.unsqueeze(1) for part in rotation)  # (batch_size or 1, 1, sequence_length, head_dim)
     first, second = states.chunk(2, dim=-1)
     return states * cos + torch.cat((-second, first), dim=-1) * sin
 

@@ -6,7 +6,7 @@ Our own search loops: greedy search, sampling and beam search that choose as Tra
 import copy
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .batched_generation import setting_of
-from .fast_cpu import best_continuations, best_tokens, fast_products
 from .masking import as_bias
 
 logger = logging.get_logger(__name__)
@@ -57,7 +56,8 @@ def next_logits(
     model: nn.Module, tokens: torch.Tensor, states: torch.Tensor, bias: torch.Tensor | None, cache: Any
 ) -> torch.Tensor:
     """
-    A decoding step.
+    A decoding step. The beams of a sentence, which have one new token each, are given to the decoder as one row of
+    tokens, whose keys and values they share; the cache's bias hides from each beam what belongs to others.
 
     Args:
         tokens: the new ones, (rows, new tokens).
@@ -68,8 +68,9 @@ def next_logits(
     Returns:
         The logits after the last token, (rows, vocabulary).
     """
-    return model(
-        decoder_input_ids=tokens,
+    beams = cache.beams
+    logits = model(
+        decoder_input_ids=tokens if beams == 1 else tokens.view(-1, beams),
         encoder_outputs=BaseModelOutput(last_hidden_state=states),
         attention_mask=bias,
         past_key_values=cache,
@@ -77,7 +78,8 @@ def next_logits(
         output_attentions=False,
         output_hidden_states=False,
         return_dict=True,
-    ).logits[:, -1]
+    ).logits
+    return logits[:, -1] if beams == 1 else logits.flatten(0, 1)
 
 
 class Decoder:
@@ -122,24 +124,19 @@ class Decoder:
         self.bias = None if self.bias is None else self.bias.index_select(0, sentences)
 
 
-def is_of_transformers(each: Any) -> bool:
-    """Whether a stopping criterion or logits processor comes from Transformers."""
-    return type(each).__module__.startswith("transformers.")
-
-
-def is_named(each: Any, names: set[str]) -> bool:
+def is_named(rule: Any, names: set[str]) -> bool:
     """
-    Whether a criterion or processor is one of these classes of Transformers. They are not imported, since our search
-    must not depend on whether a release has them.
+    Whether a stopping criterion or logits processor is one of these classes of Transformers. They are not imported,
+    since our search must not depend on whether a release has them.
     """
-    return is_of_transformers(each) and type(each).__name__ in names
+    return type(rule).__module__.startswith("transformers.") and type(rule).__name__ in names
 
 
-def is_rowwise(each: Any) -> bool:
+def is_rowwise(rule: Any) -> bool:
     """Whether a criterion or processor treats rows independently; a custom one says so in an attribute `is_rowwise`."""
-    if isinstance(getattr(each, "prompt_ignore_length", None), torch.Tensor):  # one for each row
+    if isinstance(getattr(rule, "prompt_ignore_length", None), torch.Tensor):  # one for each row
         return False
-    return getattr(each, "is_rowwise", False) or is_named(each, _ROWWISE)
+    return getattr(rule, "is_rowwise", False) or is_named(rule, _ROWWISE)
 
 
 def end_tokens(config: GenerationConfig) -> list[int]:
@@ -163,7 +160,7 @@ def sample(
     returns_dict, ends = config.return_dict_in_generate, end_tokens(config)
     scores = [] if returns_dict and config.output_scores else None
     all_logits = [] if returns_dict and config.output_logits else None
-    pad = next((int(each) for each in (config.pad_token_id, *ends) if each is not None), None)
+    pad = next((int(token) for token in (config.pad_token_id, *ends) if token is not None), None)
     fills = any(hasattr(criterion, "eos_token_id") for criterion in criteria)  # pads finished rows
     may_leave = fills and pad is not None and scores is None and all_logits is None and not config.do_sample
     may_leave = may_leave and all(map(is_rowwise, [*criteria, *processors]))
@@ -180,7 +177,7 @@ def sample(
         if config.do_sample:
             chosen = torch.multinomial(ranked.softmax(dim=-1), num_samples=1).squeeze(1)
         else:
-            chosen = best_tokens(ranked)
+            chosen = ranked.argmax(dim=-1)
         if scores is not None:
             scores.append(ranked)
         if all_logits is not None:
@@ -219,9 +216,6 @@ def put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], fill: float) -> tor
     return torch.cat(values)[torch.cat([rows for rows, _ in parts]).argsort()]
 
 
-_ELEMENTS = 2**18  # given to logits processors at a time; more only if a single sentence's beams have more
-# Logits processors that return what they are given, except at one step. There they allocate as much as any other.
-_AT_ONE_STEP = {"ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"}
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
 # Several hypotheses per sentence: tokens, (sentences, hypotheses, length); rows, the batch row that each token extends,
@@ -303,15 +297,8 @@ class _BeamSearch:
         self.fill = int(config.pad_token_id or eos[0]) if eos else -1
         self.scores = [] if config.return_dict_in_generate and config.output_scores else None
         self.logits = [] if config.return_dict_in_generate and config.output_logits else None
-        records = self.scores is not None or self.logits is not None
-        self.may_leave = not records and all(map(is_rowwise, [*criteria, *processors]))
-        # Then a processor gets a few sentences at a time: it allocates tensors of the logits' size, and touching fresh
-        # memory is slow.
-        self.in_parts = self.may_leave and device.type == "cpu"
-        self.in_parts = self.in_parts and not all(is_named(each, _AT_ONE_STEP) for each in self.processors)
-        # One buffer for all steps, since touching fresh memory is slow; but custom processors might keep what they get.
-        self.may_reuse_buffer = all(map(is_of_transformers, processors))
-        self.buffer: torch.Tensor | None = None
+        may_leave = self.scores is None and self.logits is None
+        self.may_leave = may_leave and all(map(is_rowwise, [*criteria, *processors]))
 
         zeros = torch.zeros(self.size, self.beams, dtype=torch.float32, device=device)
         self.running: Hypotheses = {
@@ -337,45 +324,29 @@ class _BeamSearch:
         """
         tokens = self.running["tokens"].flatten(0, 1)
         logits = self.decoder(tokens)
-        if self.buffer is None or not self.may_reuse_buffer:
-            self.buffer = torch.empty_like(logits)
-        log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
-        scores_by_model = self.processors and self.config.return_dict_in_generate  # processors change the search's own
-        if scores_by_model:
-            # Before a processor modifies log_probs. Of the best token, which the model cannot have banned.
-            top = best_tokens(logits)[:, None]
-            normalizer = logits.gather(1, top) - log_probs.gather(1, top)
+        log_probs = logits.log_softmax(dim=-1)
         if len(self.banned):
-            log_probs[:, self.banned] -= torch.inf
-        best, places = self.rank(tokens, log_probs)  # (size, width)
+            log_probs[:, self.banned] = -torch.inf
+        ranked = self.processors(tokens, log_probs) if self.processors else log_probs
+        if self.scores is not None:
+            self.scores.append(ranked.clone())
         if self.logits is not None:
             self.logits.append(logits)
-        parents, chosen = places // logits.shape[1], places % logits.shape[1]
-        continuations = _pick(self.running, parents) | {"scores": best}
-        if scores_by_model:
-            by_sentence = logits.unflatten(0, (self.size, self.beams)).flatten(1)
-            by_model = by_sentence.gather(1, places) - normalizer.view(self.size, -1).gather(1, parents)
-            continuations["log_probs"] = continuations["log_probs"] + by_model
-        else:
-            continuations["log_probs"] = best
+        # The best tokens of each beam, (size, beams, most), and among them those of all beams, (size, width).
+        most = min(self.width, ranked.shape[1])
+        added, found = ranked.unflatten(0, (self.size, self.beams)).topk(most)
+        best, places = (self.running["scores"][..., None] + added).flatten(1).topk(self.width)
+        parents, chosen = places // most, found.flatten(1).gather(1, places)
+        continuations = _pick(self.running, parents) | {"scores": best, "log_probs": best}
+        if self.processors and self.config.return_dict_in_generate:  # then the search's own scores are not the model's
+            extended = parents + torch.arange(self.size, device=parents.device)[:, None] * self.beams  # rows
+            by_model = logits[extended, chosen] - logits.logsumexp(dim=-1)[extended]
+            continuations["log_probs"] = self.running["log_probs"].gather(1, parents) + by_model
         continuations["tokens"] = _append(continuations["tokens"], chosen)
         continuations["rows"] = _append(continuations["rows"], parents + self.sentences[:, None] * self.beams)
         scores = None if self.scores is None else tuple(self.scores)
         ended = self.criteria(continuations["tokens"].flatten(0, 1), scores).view(self.size, self.width)
         return continuations, ended, parents
-
-    def rank(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The `width` best sums of a beam's score and its processed `log_probs`, and their places."""
-        few = max(1, _ELEMENTS // (self.beams * log_probs.shape[1]))
-        sentences = few if self.in_parts else self.size
-        parts, rows = [], sentences * self.beams
-        parts_of_all = (tokens.split(rows), log_probs.split(rows), self.running["scores"].split(sentences))
-        for some_tokens, some, scores in zip(*parts_of_all, strict=True):
-            ranked = self.processors(some_tokens, some) if self.processors else some
-            if self.scores is not None:
-                self.scores.append(ranked.clone())
-            parts.append(best_continuations(ranked.unflatten(0, scores.shape), scores, self.width))
-        return tuple(torch.cat(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
     def select_running(self, continuations: Hypotheses, ended: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """Continue the best hypotheses that have not ended. Returns the beam that each extends, (size, beams)."""
@@ -491,10 +462,7 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     try:
         if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
             raise _Unsupported("custom_generate missing")
-        encoder = set(model.get_encoder().modules())
-        others = [module for module in model.modules() if module not in encoder]
-        with fast_products(encoder):
-            return inherited(*args, **ours, custom_generate=partial(_run, others))
+        return inherited(*args, **ours, custom_generate=_run)
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
@@ -534,13 +502,8 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
     )
 
 
-def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
-    """
-    The `custom_generate` that `generate` calls with everything it has prepared.
-
-    Args:
-        modules: those of each step.
-    """
+def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
+    """The `custom_generate` that `generate` calls with everything it has prepared."""
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
         raise _Unsupported(f"{', '.join(missing)} missing")
@@ -557,12 +520,10 @@ def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *a
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
     is_plain = all(map(_is_known, [*criteria, *processors])) and not _is_distributed()
-    with ExitStack() as contexts:
-        contexts.enter_context(torch.inference_mode() if is_plain else nullcontext())
+    with torch.inference_mode() if is_plain else nullcontext():
         decoder = Decoder(model, states[::beams], bias, beams)
         if (faster := getattr(model, "faster_decoder", None)) is not None:  # of the installed package
             decoder = faster(decoder, config.max_length)
-        contexts.enter_context(fast_products(modules, len(input_ids), binds=is_plain))
         if beams > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:
@@ -570,9 +531,9 @@ def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *a
     return _clone(found)
 
 
-def _is_known(each: Any) -> bool:
+def _is_known(rule: Any) -> bool:
     """Whether a criterion or processor is of Transformers or of this package, so that it leaves the model alone."""
-    return is_of_transformers(each) or type(each).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return type(rule).__module__.partition(".")[0] in ("transformers", __name__.partition(".")[0])
 
 
 def _clone(found: Any) -> Any:

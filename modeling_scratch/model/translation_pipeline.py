@@ -3,14 +3,13 @@ Pipelines that Transformers 5 no longer has: pipeline("translation", model=NAME,
 of other pairs "text2text-generation", find this file through `custom_pipelines` in a checkpoint's config.json.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice, repeat
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,14 +21,14 @@ from .batched_generation import (
     target_lengths,
     tokenize,
 )
-from .confidence import FILE, Confidence, says_nothing
+from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
+from .text import says_nothing
 
 TARGET_FOLDER = "target_tokenizer"
 
-# How far a stream is read ahead to make batches of similar length.
-SENTENCES_AHEAD = 1024
-_BATCHES_AHEAD = 16
+SENTENCES_AHEAD = 1024  # read of a stream at a time, to make batches of similar length
+_BATCHES_AHEAD = 16  # the same if the size of batches is given
 
 # Arguments of `generate` with one row per sentence: since batches are sorted by length, rows would get mixed up.
 _PER_SENTENCE = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_outputs", "past_key_values"}
@@ -59,13 +58,11 @@ def load_target_tokenizer(
         raise ValueError(f"{sizes}: give the target's tokenizer as target_tokenizer")
     folder = f"{subfolder}/{TARGET_FOLDER}" if subfolder else TARGET_FOLDER
     try:
-        if not Path(name).is_dir():
-            # If the Hub did not answer, AutoTokenizer would carry on without this file.
+        if not Path(name).is_dir():  # if the Hub does not answer, AutoTokenizer carries on without this file
             hf_hub_download(name, f"{folder}/tokenizer_config.json", **options)
         # Given a config, AutoTokenizer neither looks for one in that folder nor asks whether to trust its code.
-        return AutoTokenizer.from_pretrained(
-            name, subfolder=folder, config=PreTrainedConfig(), trust_remote_code=False, **options
-        )
+        options |= {"config": PreTrainedConfig(), "trust_remote_code": False}
+        return AutoTokenizer.from_pretrained(name, subfolder=folder, **options)
     except Exception as error:  # the Hub client and its dependencies raise many types
         reason = " ".join(str(error).split())
         raise OSError(
@@ -147,9 +144,9 @@ class ScratchTranslationPipeline(Pipeline):
         kwargs.pop("local_files_only", None)  # from `pipeline`; already in the model's hub_options
         self.batch_size = batch_size
         # In a config that it is given, `pipeline` replaces names with classes, which can neither be saved nor found.
-        for each in (getattr(model.config, "custom_pipelines", None) or {}).values():
-            if "pt" in each:
-                each["pt"] = [getattr(name, "__name__", name) for name in each["pt"]]
+        for entry in (getattr(model.config, "custom_pipelines", None) or {}).values():
+            if "pt" in entry:
+                entry["pt"] = [getattr(name, "__name__", name) for name in entry["pt"]]
         super().__init__(model=model, tokenizer=tokenizer, task=task or task_of(model.config), **kwargs)
 
     @cached_property
@@ -190,7 +187,6 @@ class ScratchTranslationPipeline(Pipeline):
         inputs: str | Iterable[str],
         batch_size: int | None = None,
         num_workers: int | None = None,
-        progress: Callable[[int], Any] | None = None,
         **kwargs,
     ) -> list | Iterator[list]:
         """
@@ -198,7 +194,6 @@ class ScratchTranslationPipeline(Pipeline):
             inputs: a sentence, a list of sentences, or any other iterable (a generator, a data set of strings).
             batch_size, kwargs: as in the class; they override what was given there.
             num_workers: accepted as in every pipeline, but has no effect.
-            progress: called after each batch with its number of sentences.
 
         Returns:
             For one sentence, a list of its translations, {"translation_text": ..., "score": ...}, best first
@@ -217,41 +212,39 @@ class ScratchTranslationPipeline(Pipeline):
                 "sentences; call model.generate"
             )
         batch_size = self.batch_size if batch_size is None else batch_size
-        tokens, features = forward.pop("batch_tokens", None), forward.pop("features", None)
-        limits = {"batch_size": batch_size, "batch_tokens": DEFAULT_BATCH_TOKENS if tokens is None else tokens}
+        tokens, features = forward.pop("batch_tokens", None), forward.pop("features", None) or ""
         several = setting_of(self.model, forward, "num_return_sequences")
-        for name, number in (limits | {"num_return_sequences": several}).items():
+        for name, number in {"batch_size": batch_size, "batch_tokens": tokens, "num_return_sequences": several}.items():
             if number is not None and (not isinstance(number, Integral) or number < 1):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
-            limits["batch_tokens"] = None
+            tokens = None
+        elif tokens is None:
+            tokens = DEFAULT_BATCH_TOKENS
         several = several or 1
         if forward.get("return_scores") is None:
             forward["return_scores"] = several > 1
-        if forward.get("return_confidence") and self.confidence is None:
+        if forward.setdefault("return_confidence", False) and self.confidence is None:
             raise ValueError(f"return_confidence: the model has no {FILE}, which training writes; leave it out")
-        translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
-        for_all = isinstance(features or "", str)
+        limits = {"batch_size": batch_size, "batch_tokens": tokens}
+        translate = partial(self._translate, limits=limits, several=several, forward=forward)
+        for_all = isinstance(features, str)
         if isinstance(inputs, str):
-            return translate([inputs], [features or ""] if for_all else list(features))[0]
+            return translate([inputs], [features] if for_all else list(features))[0]
         if isinstance(inputs, Sequence) and not isinstance(inputs, bytes):
-            results = translate(list(inputs), [features or ""] * len(inputs) if for_all else list(features))
+            results = translate(list(inputs), [features] * len(inputs) if for_all else list(features))
             return results if several > 1 else [result[0] for result in results]
         if not isinstance(inputs, Iterable) and hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
-            # a torch Dataset
-            inputs = map(inputs.__getitem__, range(len(inputs)))
+            inputs = map(inputs.__getitem__, range(len(inputs)))  # a torch Dataset
         if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
             raise ValueError(f"the input is of type {type(inputs).__name__}; give a string or an iterable of strings")
-        if batch_size is None:
-            ahead = SENTENCES_AHEAD
-        else:
+        ahead = SENTENCES_AHEAD
+        if batch_size is not None:
             ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
-        return self._stream(iter(inputs), repeat(features or "") if for_all else iter(features), ahead, translate)
+        return self._stream(iter(inputs), repeat(features) if for_all else iter(features), ahead, translate)
 
     @staticmethod
-    def _stream(
-        inputs: Iterator[str], features: Iterator[str], ahead: int, translate: Callable[..., list[list]]
-    ) -> Iterator[list[dict]]:
+    def _stream(inputs: Iterator[str], features: Iterator[str], ahead: int, translate: partial) -> Iterator[list[dict]]:
         first = 0
         while window := list(islice(inputs, ahead)):
             yield from translate(window, list(islice(features, len(window))), first=first)
@@ -264,22 +257,17 @@ class ScratchTranslationPipeline(Pipeline):
         limits: dict[str, int | None],
         several: int,
         forward: dict[str, Any],
-        progress: Callable[[int], Any] | None,
         first: int = 0,
     ) -> list[list[dict[str, Any]]]:
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first, features)
         empty = {self._key: ""} | ({"score": 0.0} if forward["return_scores"] else {})
-        empty |= {"confidence": 1.0} if forward.get("return_confidence") else {}
+        empty |= {"confidence": 1.0} if forward["return_confidence"] else {}
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
-        if progress and not all(ids):
-            progress(sum(not row for row in ids))
         for batch in batches_by_length([len(row) for row in ids], **limits):
             outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
             for index, result in zip(batch, self.postprocess(outputs), strict=True):
                 results[index] = result
-            if progress:
-                progress(len(batch))
         return results
 
     def preprocess(self, sentences: list[str], first: int = 0, features: list[str] | None = None) -> list[list[int]]:
@@ -287,30 +275,24 @@ class ScratchTranslationPipeline(Pipeline):
         return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first, features)
 
     def _forward(
-        self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool = False, **generation
-    ) -> dict:
+        self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool, **generation
+    ) -> dict[str, Any]:
         sequences, scores = generate_batch(self.model, batch["ids"], return_scores or return_confidence, **generation)
-        outputs = {"sequences": sequences, "scores": scores if return_scores else None}
-        if return_confidence:
-            lengths = target_lengths(self.model, sequences)[0].tolist()  # (batch_size, num_return_sequences)
-            texts = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
-            nothing = iter([says_nothing(text, self.task != TEXT2TEXT) for text in texts])
-            empty = [list(islice(nothing, sequences.shape[1])) for _ in sequences]
-            rows = zip(batch["ids"], lengths, scores.tolist(), empty, strict=True)
-            found = [[self.confidence(ids, *each) for each in zip(*row, strict=True)] for ids, *row in rows]
-            outputs["confidences"] = torch.tensor(found, dtype=torch.float64)
-        return outputs
+        returned = {"return_scores": return_scores, "return_confidence": return_confidence}
+        return batch | {"sequences": sequences, "scores": scores} | returned
 
-    def postprocess(self, outputs: dict[str, torch.Tensor | None]) -> list[list[dict[str, Any]]]:
+    def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """The translations of each sentence in a batch, best first."""
-        sequences, scores = outputs["sequences"], outputs["scores"]
+        sequences, several = outputs["sequences"], outputs["sequences"].shape[1]
         texts = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
-        results = [{self._key: text} for text in texts]
-        if scores is not None:
-            for result, score in zip(results, scores.flatten().tolist(), strict=True):
+        results: list[dict[str, Any]] = [{self._key: text} for text in texts]
+        scores = [] if outputs["scores"] is None else outputs["scores"].flatten().tolist()
+        if outputs["return_scores"]:
+            for result, score in zip(results, scores, strict=True):
                 result["score"] = score
-        if "confidences" in outputs:
-            for result, confidence in zip(results, outputs["confidences"].flatten().tolist(), strict=True):
-                result["confidence"] = confidence
-        several = sequences.shape[1]
+        if outputs["return_confidence"]:
+            lengths = target_lengths(self.model, sequences)[0].flatten().tolist()
+            for place, (result, length, score) in enumerate(zip(results, lengths, scores, strict=True)):
+                is_nothing = says_nothing(texts[place], self.task != TEXT2TEXT)
+                result["confidence"] = self.confidence(outputs["ids"][place // several], length, score, is_nothing)
         return [results[start : start + several] for start in range(0, len(results), several)]

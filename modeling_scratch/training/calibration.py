@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..inference.translate import Translator
 from ..languages import base_language
 from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
-from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of
+from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of, places_of
 from ..recipe.schema import FEATURES, SOURCE, Recipe
 from ..run.run import Run, RunData
 from .scoring import translate_on_processes
@@ -33,6 +33,8 @@ _AS_MANY = 0.01  # a difference in recall that does not count
 _LEAST_SCALE = 1e-3
 _MOSTLY = 0.5  # share of translations that are guesses, from which on all are doubtful
 _NEVER = 1.0  # a threshold above any log-probability
+LIMIT_BITS = 2**21  # of a set of n-grams: 256 KiB
+_BITS_EACH = 8  # with four hashes, 2.4 % of the n-grams that are not in the set seem to be
 
 
 def calibrate(run: Run) -> Confidence | None:
@@ -68,7 +70,7 @@ def calibrate(run: Run) -> Confidence | None:
         if kind == "validation" and not any(score for _, _, score in found[kind]):
             logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
             return None
-    known = NgramSet.of(_frequent_ngrams(recipe, run.data))
+    known = ngram_set(_frequent_ngrams(recipe, run.data))
     made = Confidence({}, getattr(run.model.generation_config, "longest_training_source", None), known)
     values = [made.signals_of(*translation) for translation in found["validation"]]
     columns = {name: np.array([signals[name] for signals in values]) for name in values[0]}
@@ -104,6 +106,16 @@ def guessed(translations: Sequence[str], references: Sequence[str]) -> float:
             scores = [chrf.sentence_score(translation, [reference]).score for reference in (own, other)]
             misses += scores[0] <= scores[1]
     return min(1.0, 2 * misses / max(1, len(translations)))
+
+
+def ngram_set(ngrams: Iterable[tuple[int, ...]]) -> NgramSet:
+    """The set of these n-grams, of which the first `LIMIT_BITS / 8` are taken."""
+    taken = list(islice(ngrams, LIMIT_BITS // _BITS_EACH))
+    bits = bytearray(max(1, len(taken) * _BITS_EACH // 8))
+    for ngram in taken:
+        for place in places_of(ngram, 8 * len(bits)):
+            bits[place >> 3] |= 1 << (place & 7)
+    return NgramSet(bytes(bits))
 
 
 def _measured(shares: dict[str, float], sentences: int) -> dict:

@@ -138,20 +138,8 @@ class _ShortAttention(torch.autograd.Function):
 class FastAttention(ScratchAttention):
     """
     Attention by plain products or in float32, where PyTorch's kernels (torch 2.13) are slow in training: they are made
-    for long sequences, and their backward pass in bfloat16 takes longer than everything else together. On a GPU,
-    several projections of the same states are one product.
+    for long sequences, and their backward pass in bfloat16 takes longer than everything else together.
     """
-
-    def project(self, states: torch.Tensor, layers: list[nn.Module]) -> list[torch.Tensor]:
-        """Like the method that it overrides."""
-        is_plain = all(
-            type(layer) is nn.Linear and "forward" not in vars(layer) and not has_own_hooks(layer) for layer in layers
-        )
-        if not (is_plain and self.training and states.device.type == "cuda"):
-            return super().project(states, layers)
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-        return list(nn.functional.linear(states, weight, bias).chunk(len(layers), dim=-1))
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
         """Like the method that it overrides."""

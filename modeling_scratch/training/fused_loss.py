@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from torch import nn
 
-from ..model.loss import IGNORE_INDEX, divisor
-from ..model.masking import can_look_at
+from ..model.masking import IGNORE_INDEX, can_look_at
+from ..model.modeling_scratch import divisor
 
 # How many rows of logits the fused loss holds at once. On the CPU, 512 rows of 32,000 tokens take 62 MiB in float32,
 # and more are no faster. A GPU needs larger chunks to stay busy: this many logits.

@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 
 from .. import __version__
 from ..errors import ProcessError, UserError
-from ..model.fast_cpu import is_amd_cpu
+from ..loading import is_amd_cpu
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
 from ..run.folder import SEEN, TRACKING

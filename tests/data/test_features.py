@@ -19,7 +19,8 @@ from modeling_scratch.data.streaming import Position, StreamReader, open_stream
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub.card import build_card
-from modeling_scratch.model.batched_generation import INVISIBLE, tokenize, with_features
+from modeling_scratch.model.batched_generation import tokenize
+from modeling_scratch.model.text import INVISIBLE, with_features
 from modeling_scratch.recipe.schema import DataSection, MixedSource
 from modeling_scratch.run.records import RunRecords
 

@@ -23,7 +23,7 @@ from modeling_scratch.data.sources import LocalFiles
 from modeling_scratch.data.streaming import Position, StreamBatches, StreamReader, open_stream
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
-from modeling_scratch.model.loss import IGNORE_INDEX
+from modeling_scratch.model.masking import IGNORE_INDEX
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import DataSection
 

@@ -16,7 +16,7 @@ from modeling_scratch.data import tokenizer as tokenizer_module
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken, sample_sentences, train_tokenizer
 from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers, vocabulary_size
-from modeling_scratch.model.batched_generation import clean
+from modeling_scratch.model.text import clean
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
 

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from modeling_scratch.model.confidence import LIMIT_BITS, Confidence, NgramSet, _mixed, ngrams_of
+from modeling_scratch.model.confidence import Confidence, _mixed, ngrams_of
+from modeling_scratch.training.calibration import LIMIT_BITS, ngram_set
 
 NGRAMS = [(first, second) for first in range(-1, 60) for second in range(50)]
 NGRAMS += [(first, second, 7) for first in range(-1, 50) for second in range(50)]
@@ -14,7 +15,7 @@ NGRAMS += [(first, second, 7) for first in range(-1, 50) for second in range(50)
 @pytest.fixture
 def confidence():
     signals = {"mean_log_probability": (-0.5, 0.25), "known_ngrams": (0.8, 0.1)}
-    return Confidence(signals, longest_source=6, known=NgramSet.of(ngrams_of([5, 6, 7, 2])))
+    return Confidence(signals, longest_source=6, known=ngram_set(ngrams_of([5, 6, 7, 2])))
 
 
 def test_the_hash_is_murmurhash3s():
@@ -23,18 +24,18 @@ def test_the_hash_is_murmurhash3s():
 
 
 def test_a_set_contains_its_ngrams_and_about_one_in_forty_others():
-    chosen = NgramSet.of(NGRAMS)
+    chosen = ngram_set(NGRAMS)
     assert all(ngram in chosen for ngram in NGRAMS)
     chance = random.Random(0)
     others = {tuple(chance.randrange(100, 9999) for _ in range(2 + index % 2)) for index in range(20_000)}
     assert sum(ngram in chosen for ngram in others) / len(others) == pytest.approx((1 - math.exp(-4 / 8)) ** 4, rel=0.2)
-    assert NgramSet.of([]).bits == b"\0"
-    assert (1, 2) not in NgramSet.of([])
+    assert ngram_set([]).bits == b"\0"
+    assert (1, 2) not in ngram_set([])
 
 
 def test_a_set_takes_the_first_of_too_many():
     many = [(number // 1000, number % 1000) for number in range(LIMIT_BITS // 8 + 1000)]
-    chosen = NgramSet.of(many)
+    chosen = ngram_set(many)
     assert len(chosen.bits) * 8 == LIMIT_BITS
     assert all(ngram in chosen for ngram in many[: LIMIT_BITS // 8 : 97])
 

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, Encoder
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 from modeling_scratch.data.batches import BinCollator, PairCollator
-from modeling_scratch.model.pretrained import CACHE_NAME
+from modeling_scratch.model.stacks import CACHE_NAME
 from modeling_scratch.training.fused_loss import TrainingLoss, fused_cross_entropy
 
 

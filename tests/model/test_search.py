@@ -32,7 +32,7 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models, loops):
 
 @every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
-def test_every_model_is_searched_as_it_is(fields, beams, make_wide_model, sentences, faster_layers, loops, monkeypatch):
+def test_every_model_is_searched_as_it_is(fields, beams, make_wide_model, sentences, loops, monkeypatch):
     monkeypatch.setattr(cache, "_GROWTH", 3)  # hidden slots are dropped
     model = make_wide_model(**FEW_LAYERS, **fields)
     model.generation_config.eos_token_id = None  # eight tokens, so the caches must grow

@@ -135,7 +135,7 @@ INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 2, "no_repeat_ngram_size": 2}])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_changed_is_called(name, settings, make_wide_model, sentences, loops, faster_layers, monkeypatch):
+def test_what_is_changed_is_called(name, settings, make_wide_model, sentences, loops, monkeypatch):
     ids, mask = padded(sentences, 9)
     options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": mask} | settings
     if "dropout" in name:

@@ -14,7 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ...errors import UserError
 from ...inference.alignments import returning_weights
-from ...model.batched_generation import clean
+from ...model.text import clean
 from ...run.curves import HEAT, PAGE_WIDTH, save
 
 MOST_TOKENS = 100  # a larger map would be unreadable, and its file large

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,8 @@ from ...errors import UserError
 from ...files import remove, written_whole
 from ...inference.translations import Translation, Translations
 from ...languages import is_translatable
-from ...model.confidence import Confidence, says_nothing
+from ...model.confidence import Confidence
+from ...model.text import says_nothing, with_features
 from ...model_names import loading
 from ..translate.workers import cores_of_process
 
@@ -34,9 +34,6 @@ _READ = [
     *("*token*.json", "*.spm", "vocab.*", "merges.txt", f"{_TARGET_FOLDER}/*"),
 ]
 _TOKENS = 512  # per batch; chosen with benchmarks/translation.py
-# As in model/batched_generation.py, which imports PyTorch; a test compares what they do.
-_INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-_SEPARATOR = "\u001f"
 
 
 class CTranslate2Engine:
@@ -65,7 +62,7 @@ class CTranslate2Engine:
     def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
         takes_any = self.origin["takesAnyText"]
         given = zip(texts, features or [""] * len(texts), strict=True)
-        read = [_with_features(text, each) if takes_any or is_translatable(text) else "" for text, each in given]
+        read = [with_features(text, each) if takes_any or is_translatable(text) else "" for text, each in given]
         filled = [place for place, text in enumerate(read) if text]
         tokens: list[list[int]] = [[] for _ in texts]
         for place, encoding in zip(filled, self.source.encode_batch([read[place] for place in filled]), strict=True):
@@ -104,17 +101,6 @@ class CTranslate2Engine:
         if self.confidence and tokens:
             confidence = self.confidence(source, length, total, says_nothing(text, self.origin["isTranslator"]))
         return Translation(text, total, is_cut, length=length, confidence=confidence)
-
-
-def _with_features(text: str, features: str = "") -> str:
-    """What models read of a source: its features, each followed by a separator, and the text, all cleaned."""
-    text = _clean(text)
-    tags = filter(None, map(_clean, features.split(";"))) if text else ()
-    return "".join(f"{tag}{_SEPARATOR}" for tag in tags) + text
-
-
-def _clean(text: str) -> str:
-    return " ".join(_INVISIBLE.sub("", text).split())
 
 
 class _TransformersTokenizer:

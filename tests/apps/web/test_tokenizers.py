@@ -11,7 +11,7 @@ from modeling_scratch.apps.web import runtime
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers
-from modeling_scratch.model.batched_generation import with_features
+from modeling_scratch.model.text import with_features
 
 
 def in_javascript(tokenizer, texts, folder) -> list[tuple[list[int], str]]:

@@ -49,7 +49,7 @@ class Decoder {
   }
 }
 
-// As `clean` in batched_generation.py: removes invisible characters, and replaces white space of any kind by one space.
+// As `clean` in model/text.py: removes invisible characters, and replaces white space of any kind by one space.
 const INVISIBLE = /[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]/gu;
 const WHITE_SPACE = /(?:[^\S\ufeff]|[\x1c-\x1f\x85])/gu; // the characters that Python's str.isspace() accepts
 const spaced = (text) => text.replace(WHITE_SPACE, " ");
