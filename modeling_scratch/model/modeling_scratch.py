@@ -173,7 +173,8 @@ class ScratchModel(ScratchPreTrainedModel):
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError("the decoder needs decoder_input_ids, decoder_inputs_embeds or labels: got none")
+            needed = "decoder_input_ids, decoder_inputs_embeds or, in the model with a loss, labels"
+            raise ValueError(f"the decoder needs {needed}: got none")
         if (segment_ids is None) != (decoder_segment_ids is None):
             raise ValueError("segment_ids and decoder_segment_ids come together")
         if encoder_outputs is None:
