@@ -65,9 +65,12 @@ _CODE_BEFORE = (
     "decoder_steps",
     "decoding",
     "dropout",
+    "fast_cpu",
     "feed_forward",
-    "vocabulary",
+    "loss",
+    "pretrained",
     "recorded_decoding",
+    "vocabulary",
 )  # of 0.1, 0.2
 _FILES += tuple(f"{name}.py" for name in _CODE_BEFORE)
 _STEPS = (CHECKPOINTS, r"step-\d{7,}|\.step-\d{7,}\.(?:tmp|gone)"), (AVERAGING, r"step-\d{7,}\.safetensors")
