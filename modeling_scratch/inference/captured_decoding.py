@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import OrderedDict
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -133,7 +134,7 @@ class _CapturedStep:
         steps: the most target tokens.
     """
 
-    def __init__(self, model: PreTrainedModel, sentences: int, beams: int, source_length: int, steps: int):
+    def __init__(self, model: Any, sentences: int, beams: int, source_length: int, steps: int):
         self.model, device, dtype = model, model.device, model.dtype
         self.tokens = torch.zeros(sentences * beams, 1, dtype=torch.long, device=device)
         self.own = torch.arange(beams, device=device).repeat(sentences, 1)

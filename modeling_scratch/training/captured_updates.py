@@ -176,10 +176,10 @@ class CapturedTrainingStep(TrainingStep):
         ]
         captured = _Captured(inputs, torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
         # Other threads may use the device meanwhile, such as the one that pins the memory of batches.
-        options = {"pool": self.pool, "stream": self.stream, "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(captured.passes, **options):
+        capture = partial(torch.cuda.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local")
+        with capture(captured.passes):
             super().make_passes(inputs, len(inputs), self.target_tokens)
-        with torch.cuda.graph(captured.step, **options):
+        with capture(captured.step):
             super().step_optimizer()
         return captured
 

@@ -110,8 +110,8 @@ class Muon(torch.optim.AdamW):
         # Nesterov momentum.
         updates = torch.stack([gathered(update) for update in torch._foreach_lerp(gradients, momenta, MOMENTUM)])
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
-        directions = orthogonalized(updates.to(dtype)).to(updates.dtype)
-        directions = [cut_like(*pair) for pair in zip(parameters, directions, strict=True)]
+        whole = orthogonalized(updates.to(dtype)).to(updates.dtype)
+        directions = [cut_like(*pair) for pair in zip(parameters, whole, strict=True)]
         scale = -rate * 0.2 * math.sqrt(max(parameters[0].shape))
         torch._foreach_mul_(parameters, 1 - rate * weight_decay)
         if isinstance(scale, torch.Tensor):
