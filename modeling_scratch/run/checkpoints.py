@@ -62,7 +62,7 @@ def save_checkpoint(run: Run, is_regular: bool = False) -> None:
     resume from it. All processes call this together.
 
     Args:
-        is_regular: whether this is a regular checkpoint, which may be averaged.
+        is_regular: whether it is due by `checkpoints.every` or the run's last one, so that it may be averaged.
 
     Raises:
         UserError: the checkpoint cannot be written. Its files are removed, and earlier checkpoints are intact.
@@ -84,7 +84,7 @@ def save_checkpoint(run: Run, is_regular: bool = False) -> None:
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
             run.data.batches.save_readers(temporary)
 
-    def finish() -> None:
+    def complete() -> None:
         save_model_files(temporary, run.model, run.data.tokenizers, run.recipe.data)
         if averages:  # before the checkpoint is complete: a run that resumes from it must find the copy
             kept = {*progress.averaging, folder.keep_for_averaging(step, temporary / WEIGHTS)}
@@ -95,12 +95,12 @@ def save_checkpoint(run: Run, is_regular: bool = False) -> None:
 
     try:
         advice = "earlier checkpoints are intact; free memory, then --resume"
-        with advising_on_memory(accelerator, f"writing {what}", advice):
+        with advising_on_memory(accelerator, f"gathering {what}", advice):  # from all processes, if it is sharded
             weights = accelerator.get_state_dict(run.wrapped)
             optimizer_state = whole_optimizer_state(accelerator, run.optimizer)
         write_on_main(accelerator, what, folder.path, write_shared_files)
         on_all(accelerator, write_own_files)
-        write_on_main(accelerator, what, folder.path, finish)
+        write_on_main(accelerator, what, folder.path, complete)
     except Exception:
         if accelerator.is_main_process:
             shutil.rmtree(temporary, ignore_errors=True)

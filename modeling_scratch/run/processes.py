@@ -112,19 +112,23 @@ def advising_on_memory(accelerator: Accelerator, doing: str, advice: str) -> Ite
 @contextmanager
 def explained_failure_to_write(what: str, folder: Path) -> Iterator[None]:
     """
-    Turn a failure to write into a UserError that names the space left and what is intact. Only for code that calls no
-    other process: a lost one is a RuntimeError too.
+    Turn a failure to write into a UserError that names the space left and what is intact; a lack of memory into a
+    ProcessError. Only for code that calls no other process: a lost one is a RuntimeError too.
     """
+    intact = "Earlier checkpoints are intact"
     try:
         yield
     except UserError:
         raise
     except (MemoryError, OSError, RuntimeError, SafetensorError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        if is_lack_of_memory(error):
+            message = f"out of memory writing {what} ({reason}). {intact}: free memory, then --resume"
+            raise ProcessError(message) from error
         there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
         free = f"{shutil.disk_usage(there).free:,} bytes are free"
         raise UserError(
-            f"{what} cannot be written to {folder} ({free}): {' '.join(str(error).split())}. Earlier checkpoints are "
-            "intact: make room, then --resume"
+            f"{what} cannot be written to {folder} ({free}): {reason}. {intact}: make room, then --resume"
         ) from error
 
 

@@ -40,9 +40,7 @@ class Progress:
     cross_entropy_sum: float = 0.0
     loss_tokens: int = 0
     # Evaluations and checkpoints.
-    completed_step: int = (
-        0  # the last update whose evaluation, checkpoint and push, if the recipe asks for them, are made
-    )
+    completed_step: int = 0  # the last update after which all that the recipe asks for is done (see `complete_update`)
     evaluations: int = 0
     best: float | None = None  # by the recipe's metric
     best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
@@ -73,7 +71,7 @@ def read_progress(checkpoint: Path) -> Progress:
     with advising(FROM_ANOTHER):
         content = read_json(checkpoint / STATE)
     content.pop(CHECKSUMS, None)
-    is_after_update = bool(content.pop("unsettled", False))  # of version 0.2, in place of completed_step
+    is_incomplete = content.pop("unsettled", False)  # of version 0.2, in place of completed_step
     if unknown := sorted(content.keys() - Progress.__dataclass_fields__.keys()):
         raise UserError(
             f"{checkpoint / STATE}: this version of modeling_scratch ({__version__}) does not know "
@@ -83,7 +81,7 @@ def read_progress(checkpoint: Path) -> Progress:
         content["averaging"] = list(content.get("averaging", ()))  # older checkpoints also have a checksum of each
         progress = TypeAdapter(Progress).validate_python(content)
     if "completed_step" not in content:
-        progress.completed_step = progress.step - is_after_update
+        progress.completed_step = progress.step - 1 if is_incomplete else progress.step
     if checkpoint.name != checkpoint_name(progress.step):
         raise UserError(
             f"{checkpoint} is the checkpoint of update {progress.step}; rename it to {checkpoint_name(progress.step)}"

@@ -39,8 +39,14 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     path = run / METRICS_FILE
     if not path.is_file():
         return []
+    records = []
     with reading(path):
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        with reading(path, f"line {number} is damaged; delete it: "):
+            records.append(json.loads(line))
+            records[-1]["split"], records[-1]["step"]
+    return records
 
 
 def scored_set(record: dict[str, Any]) -> str:
@@ -97,7 +103,7 @@ class RunRecords:
     The records of a run. Raises UserError if there are none, or what it needs is missing.
 
     Args:
-        going_on: whether the run may still be training, and nothing evaluated yet.
+        going_on: whether the run may still be training: its last record may be cut off, and nothing evaluated yet.
     """
 
     def __init__(self, folder: Path, going_on: bool = False):
@@ -105,6 +111,10 @@ class RunRecords:
         records = read_metrics(folder)
         if not records:
             raise UserError(f"{folder / METRICS_FILE}: no records yet")
+        if not going_on and not (folder / METRICS_FILE).read_bytes().endswith(b"\n"):
+            raise UserError(
+                f"{folder / METRICS_FILE}: the last record is cut off; scratch train --resume scores the run again"
+            )
         # The last one of each test set; the recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)

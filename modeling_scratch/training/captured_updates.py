@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ..data.batches import BatchShare
 from ..recipe.schema import OptimizationSection
+from ..run.processes import advising_on_memory
 from .fast_layers import has_own_hooks
 from .step import StepResult, TrainingStep
 
@@ -31,7 +32,8 @@ _MOST_SHAPES = 64  # of which CUDA graphs are kept: each takes a few megabytes, 
 _ROOM = 3
 # How much a captured update may differ from a plain one, relative to it: its loss and gradient norm by some rounding
 # errors of its products, in TF32 or bfloat16. The change of the weights differs more, since Adam scales up gradients
-# that are nothing but rounding; without the optimizer's step, or for another batch, it differs by 1 or more.
+# that are nothing but rounding; without the optimizer's step, or for another batch, it differs by 1 or more. Chosen by
+# this reasoning; not measured on a GPU yet.
 _MOST_DIFFERENCE = {"no": 4 * 2**-10, "bf16": 4 * 2**-7}
 _MOST_DIFFERENCE_OF_CHANGE = 0.25
 
@@ -43,7 +45,8 @@ def may_capture(accelerator: Accelerator, model: nn.Module | None = None) -> boo
     """
     is_alone = accelerator.num_processes == 1 and accelerator.distributed_type == DistributedType.NO
     has_hooks = model is not None and any(map(has_own_hooks, model.modules()))
-    return accelerator.device.type == "cuda" and is_alone and accelerator.scaler is None and not has_hooks
+    is_comparable = accelerator.mixed_precision in _MOST_DIFFERENCE
+    return accelerator.device.type == "cuda" and is_alone and is_comparable and not has_hooks
 
 
 def make_training_step(
@@ -91,7 +94,8 @@ class CapturedTrainingStep(TrainingStep):
         self.current: _Captured | None = None  # of this update; None: it is made plainly
         self.has_stepped = False  # an optimizer makes its state at its first step
         self.needed = 0  # bytes, the most that plain passes have taken
-        self.captures = True  # False: no more shapes are captured
+        self.captures = True  # False: captured updates differ from plain ones here
+        self.has_warned = False  # of too little memory
 
     def __call__(self, batch: BatchShare, *arguments, **options) -> StepResult:
         """Like the method that it overrides, on another stream than the default one, which cannot be captured."""
@@ -139,23 +143,22 @@ class CapturedTrainingStep(TrainingStep):
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         needed = _ROOM * self.needed + 2 * sum(tensor.nbytes for tensor in [*self._weights(), *self._states()])
-        if free < needed:
-            self._stop_capturing(
-                f"the GPU has {free / 2**30:.1f} GiB beside the model, and {needed / 2**30:.1f} are needed; larger "
-                "optimization.gradient_accumulation_steps need less"
+        if free < needed and not self.has_warned:
+            self.has_warned = True
+            logger.warning(
+                f"an update is not captured, which is slower: the GPU has {free / 2**30:.1f} GiB beside the model, and "
+                f"{needed / 2**30:.1f} are needed; larger optimization.gradient_accumulation_steps need less"
             )
         return free >= needed
 
-    def _stop_capturing(self, reason: str) -> None:
-        self.captures = False
-        logger.warning(f"{'no more' if self.captured else 'no'} updates are captured, which is slower: {reason}")
-
     def _capture_and_compare(self, key: tuple, micro_batches: MicroBatches) -> None:
         """Capture the update of some shapes, to be replayed from now on unless it differs from a plain one."""
-        captured = self._capture(micro_batches)
-        plain_passes = partial(super().make_passes, micro_batches, len(micro_batches), self.target_tokens)
-        plain, change = self._outcome(plain_passes, super().step_optimizer)
-        found, other = self._outcome(partial(captured.replay_passes, micro_batches), captured.step.replay)
+        count, captured = len(micro_batches), self._capture(micro_batches)
+        plain_passes = partial(super().make_passes, micro_batches, count, self.target_tokens)
+        doing = "comparing a captured update with a plain one"
+        with advising_on_memory(self.accelerator, doing, self._smaller_batches(count)):
+            plain, change = self._outcome(plain_passes, super().step_optimizer)
+            found, other = self._outcome(partial(captured.replay_passes, micro_batches), captured.step.replay)
         if not plain.isfinite().all():  # such an update is skipped, and says little; the next one is captured
             return
         size = torch.nn.utils.get_total_norm(change)
@@ -165,8 +168,9 @@ class CapturedTrainingStep(TrainingStep):
         if torch.allclose(found, plain, rtol=most, atol=0) and difference <= _MOST_DIFFERENCE_OF_CHANGE * size:
             self.captured[key] = captured
         else:
+            self.captures = False
             self.captured.clear()
-            self._stop_capturing("here they differ from plain ones")
+            logger.warning("no updates are captured, which is slower: here they differ from plain ones")
 
     def _capture(self, micro_batches: MicroBatches) -> _Captured:
         """Nothing is computed here, and no random number is drawn."""
@@ -186,7 +190,8 @@ class CapturedTrainingStep(TrainingStep):
     def _outcome(self, passes: Callable[[], None], step: Callable[[], None]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """
         The loss, cross-entropy and gradient norm of an update, and by how much it changes the weights. Afterwards
-        weights, states and random numbers are as before.
+        weights, states and random numbers are as before; `loss_sums` and `gradient_norm` are not, but the update that
+        follows begins with them.
         """
         device, weights, states = self.accelerator.device, self._weights(), self._states()
         before = [tensor.clone() for tensor in [*weights, *states]]

@@ -212,7 +212,7 @@ def check_shared_folder(accelerator: Accelerator, folder: Path) -> None:
     on_main(accelerator, token.touch)
     (name,) = broadcast_object_list([token.name])  # the main process's
     try:
-        blind = gather_object([not folder.is_dir() or name not in os.listdir(folder)])
+        blind = gather_object([not _sees(folder, name)])
     finally:
         on_main(accelerator, lambda: token.unlink(missing_ok=True))
     if any(blind):
@@ -220,6 +220,14 @@ def check_shared_folder(accelerator: Accelerator, folder: Path) -> None:
             f"process {blind.index(True)} does not see what process 0 writes to {folder.resolve()}: set output_dir to "
             "a folder that all nodes share"
         )
+
+
+def _sees(folder: Path, name: str) -> bool:
+    """Whether this process sees a file in a folder; not if it cannot read the folder, as after a failed mount."""
+    try:
+        return name in os.listdir(folder)
+    except OSError:
+        return False
 
 
 def check_agreement(accelerator: Accelerator, recipe: Recipe, compiled: bool, data: str, updates: int) -> None:
@@ -237,7 +245,7 @@ def check_agreement(accelerator: Accelerator, recipe: Recipe, compiled: bool, da
     facts["whether layers are compiled"] = compiled
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])
     for name, value in everybody[0].items():
-        for rank, other in enumerate(facts.get(name) for facts in everybody):
+        for rank, other in enumerate(facts_there.get(name) for facts_there in everybody):
             if other != value:
                 raise UserError(
                     f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "

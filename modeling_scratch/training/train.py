@@ -42,7 +42,7 @@ from .throughput import share_of_peak_per_token
 
 logger = logging.getLogger(__name__)
 
-Push = Callable[[str], None] | None
+Push = Callable[[str], None]
 
 
 def train(
@@ -51,7 +51,7 @@ def train(
     resume: bool | str = False,
     overwrite: bool = False,
     stop: StopRequest | None = None,
-    push: Push = None,
+    push: Push | None = None,
 ) -> dict[str, Any]:
     """
     Train and score the model of a recipe. All processes of a run call this together.
@@ -118,7 +118,19 @@ def begin_or_resume(
         model = accelerator.unwrap_model(step.model)
         share_per_token = share_of_peak_per_token(model, data.validation, accelerator)
         log = RunLog(accelerator, folder.path, progress, data.batches, total, share_per_token)
-        run = Run(recipe, accelerator, stop, folder, data, model, step.model, step.optimizer, progress, total, log)
+        run = Run(
+            recipe,
+            accelerator,
+            stop,
+            folder,
+            data,
+            model=model,
+            wrapped=step.model,
+            optimizer=step.optimizer,
+            progress=progress,
+            total=total,
+            log=log,
+        )
         if not write_on_main(accelerator, "the folder", folder.path, lambda: _write(run, checkpoint)):
             progress.best, progress.best_step, progress.without_better = None, 0, 0
     except BaseException:
@@ -205,10 +217,9 @@ def _describe_data(data: RunData) -> dict[str, Any]:
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
-def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
+def make_updates(run: Run, step: TrainingStep, push: Push | None = None) -> None:
     """
-    Make the updates that are left. The loop begins by completing the last update with an evaluation, a checkpoint and a
-    push, as far as the recipe asks for them at this step: a run may have been stopped before it came to that.
+    Make the updates that are left.
 
     Raises:
         Stopped: the run was asked to stop; a checkpoint of the last update is still to be written.
@@ -219,15 +230,13 @@ def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
     run.wrapped.train()
     if progress.compiled and progress.step < run.total:
         compile_training(step)
-    batches, saved_at, is_time_to_save = run.data.batches.iterate(), time.monotonic(), False
+    batches, saved_at = run.data.batches.iterate(), time.monotonic()
     # What any process asks for, all do.
     requests = {"stop": lambda: bool(run.stop), "save": lambda: _is_time_to_save(run, saved_at)}
     with log.progress_bar() as bar:
-        while True:
-            if progress.completed_step < progress.step and complete_update(run, loss_chooses, is_time_to_save, push):
-                saved_at = time.monotonic()
-            if is_over(run):
-                break
+        if progress.completed_step < progress.step:  # the run was stopped before it came to that
+            complete_update(run, loss_chooses, False, push)
+        while not is_over(run):
             started = time.perf_counter()
             batch = next(batches)
             rate = learning_rate_at(progress.step + 1, recipe.optimization, run.total)
@@ -241,7 +250,8 @@ def make_updates(run: Run, step: TrainingStep, push: Push = None) -> None:
                 log.training(rate)
             if result.requested["stop"]:
                 raise Stopped
-            is_time_to_save = result.requested["save"]
+            if complete_update(run, loss_chooses, result.requested["save"], push):
+                saved_at = time.monotonic()
         if progress.step < run.total:
             if progress.loss_tokens and progress.step > first_step:  # not logged yet
                 log.training(rate)
@@ -284,7 +294,7 @@ def note_skipped_update(run: Run, loss: float) -> None:
     logger.warning(f"{what}; skipped")
 
 
-def complete_update(run: Run, loss_chooses: bool, is_time_to_save: bool, push: Push) -> bool:
+def complete_update(run: Run, loss_chooses: bool, is_time_to_save: bool, push: Push | None) -> bool:
     """
     Complete the last update: evaluate, write a checkpoint and push, as far as the recipe asks for them at this step.
 
@@ -320,7 +330,7 @@ def is_due(every: int | str, progress: Progress, is_time: bool = False) -> bool:
         is_time: whether that time has passed.
     """
     if every == "epoch":
-        return progress.position.get("update") == 0  # of the next batch
+        return progress.position.get("update") == 0  # the next batch is the first of an epoch, so this was the last
     return progress.step % every == 0 if isinstance(every, int) else is_time
 
 

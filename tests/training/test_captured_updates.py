@@ -132,7 +132,7 @@ def test_too_little_memory(trained, monkeypatch, caplog):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 2**40))
         trained()
         assert len(made) == captured
-    assert caplog.text.count("no updates are captured, which is slower: the GPU has 0.0 GiB beside the model") == 1
+    assert caplog.text.count("an update is not captured, which is slower: the GPU has 0.0 GiB beside the model") == 1
 
 
 def test_few_shapes_are_captured(trained, monkeypatch):
