@@ -106,9 +106,12 @@ class SearchCache:
         self.bias = self.bias.gather(3, slots[:, None, None].expand(-1, -1, self.beams, -1))
         self.positions = self.positions.gather(1, slots)
         self.self_attention_cache.filled = kept
+
+        def kept_of(states: torch.Tensor) -> torch.Tensor:
+            return states.gather(2, slots[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3]))
+
         for layer in self.self_attention_cache.layers:
-            shape = (-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            layer.change(lambda states, shape=shape: states.gather(2, slots[:, None, :, None].expand(shape)))
+            layer.change(kept_of)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         """Keep only these sentences."""
