@@ -71,8 +71,8 @@ def best_device() -> torch.device:
 
 
 def is_amd_cpu() -> bool:
-    """Whether this is an AMD processor: no other has SSE4a. False in older releases of PyTorch, which cannot tell."""
-    return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
+    """Whether this is an AMD processor: no other has SSE4a."""
+    return bool(torch.cpu.get_capabilities().get("sse4a"))
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
