@@ -1,7 +1,10 @@
 """The keys of a recipe, and the fields of a new model, with their types, ranges, defaults and meanings."""
 
 import difflib
+import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from huggingface_hub.utils import validate_repo_id
@@ -200,8 +203,10 @@ class DataSection(Section):
         description="local data instead of `name`: a .jsonl, .csv, .tsv or .parquet file or several, two text files "
         "[source, target], or the prefix of two (data/train for data/train.en.gz and data/train.de.gz)",
     )
-    validation_files: Files = None
-    test_files: Files = None
+    validation_files: Files = Field(
+        None, description="the same for validation; null, with train_files: pairs are held out"
+    )
+    test_files: Files = Field(None, description="the same for the test; null, with train_files: no test")
     test_sets: TestSets = Field(
         {}, description="further test sets for the final model, local files: {newstest2014: data/newstest2014, ...}"
     )
@@ -213,7 +218,7 @@ class DataSection(Section):
     )
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of `embedded` or `dates`")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
-    max_target_tokens: int = Field(256, ge=1, le=1_000_000)
+    max_target_tokens: int = Field(256, ge=1, le=1_000_000, description="the same for the target")
     augment: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         {},
         description="changes to training pairs, drawn anew in each epoch: functions of data/augmentation.py, each with "
@@ -342,11 +347,51 @@ class TokenizerSection(Section):
         return self
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """
+    The learning rate after the warm-up.
+
+    Args:
+        factor: what the peak is multiplied by, a function of the update (counted from 1), `warmup_steps`, and the
+            number of updates in the run.
+        uses_length: whether it depends on the last of these, which may change when a run resumes.
+    """
+
+    factor: Callable[[int, int, int], float]
+    uses_length: bool = False
+
+
+def _part_after_warmup(step: int, warmup: int, total: int) -> float:
+    """How much of the run after its warm-up has passed, from 0 to 1."""
+    return min(1.0, (step - warmup) / max(1, total - warmup))
+
+
+SCHEDULES = {
+    # Section 5.3's d_model^-0.5 min(step^-0.5, step warmup^-1.5) after the warm-up, divided by its peak.
+    "inverse_sqrt": Schedule(lambda step, warmup, total: math.sqrt(max(warmup, 1) / step)),
+    "cosine": Schedule(lambda *run: 0.5 * (1.0 + math.cos(math.pi * _part_after_warmup(*run))), uses_length=True),
+    "linear": Schedule(lambda *run: 1.0 - _part_after_warmup(*run), uses_length=True),
+    "constant": Schedule(lambda *run: 1.0),
+}
+
+if TYPE_CHECKING:
+    _Schedule: TypeAlias = str
+    _Metric: TypeAlias = str
+    _Score: TypeAlias = str
+    _Canonical: TypeAlias = str
+else:
+    _Schedule = Literal[*SCHEDULES]
+    _Score = Literal[*(key for key, metric in METRICS.items() if metric.compute)]
+    _Metric = Literal["loss", *get_args(_Score)]
+    _Canonical = Literal[*CANONICAL]
+
+
 class OptimizationSection(Section):
     """How the weights are updated."""
 
-    max_epochs: int | None = Field(None, ge=1)
-    max_steps: int | None = Field(None, ge=1)
+    max_epochs: int | None = Field(None, ge=1, description="passes over the training pairs; null: no limit")
+    max_steps: int | None = Field(None, ge=1, description="updates; null: no limit")
     tokens_per_batch: int = Field(
         4096, ge=1, description="the most source or target tokens in a global batch, padding included"
     )
@@ -356,18 +401,31 @@ class OptimizationSection(Section):
         description="muon: Muon for the matrices of layers, with the same learning rate, and AdamW for the rest",
     )
     learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    warmup_steps: int = Field(1000, ge=0)
-    betas: Betas = [0.9, 0.98]
-    epsilon: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float | None = Field(1.0, gt=0)
+    schedule: _Schedule = Field(
+        "inverse_sqrt",
+        description="of the learning rate after the warm-up: one of SCHEDULES; cosine and linear end at 0",
+    )
+    warmup_steps: int = Field(1000, ge=0, description="updates in which the learning rate grows linearly to its peak")
+    betas: Betas = Field(
+        [0.9, 0.98], description="of Adam: how much of its means of gradients and of their squares an update keeps"
+    )
+    epsilon: float = Field(1e-9, gt=0, description="of Adam: added to the root of the mean square")
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description="an update multiplies matrices, except embeddings, by 1 - weight_decay times the learning rate",
+    )
+    max_grad_norm: float | None = Field(
+        1.0, gt=0, description="a gradient with a larger norm is scaled down to this one; null: no limit"
+    )
     max_nonfinite_updates: int = Field(
         20,
         ge=0,
         description="updates skipped in a row, because loss or gradient is not finite, before the run ends",
     )
-    label_smoothing: Probability = 0.1
+    label_smoothing: Probability = Field(
+        0.1, description="how much of the target probability is spread evenly over all tokens (section 5.4)"
+    )
 
     @model_validator(mode="after")
     def _has_an_end(self):
@@ -376,20 +434,10 @@ class OptimizationSection(Section):
         return self
 
 
-if TYPE_CHECKING:
-    _Metric: TypeAlias = str
-    _Score: TypeAlias = str
-    _Canonical: TypeAlias = str
-else:
-    _Score = Literal[*(key for key, metric in METRICS.items() if metric.compute)]
-    _Metric = Literal["loss", *get_args(_Score)]
-    _Canonical = Literal[*CANONICAL]
-
-
 class EvaluationSection(Section):
     """When and how the model is evaluated."""
 
-    every: Interval = "epoch"
+    every: Interval = Field("epoch", description="epoch, or a number of updates")
     translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
     metric: _Metric = Field(
         "bleu",
@@ -415,9 +463,12 @@ class EvaluationSection(Section):
     )
     patience: int | None = Field(None, ge=1, description="stop after n evaluations without a better one")
     validation_beams: int = Field(1, ge=1, le=1000, description="beams during training; the final scores use num_beams")
-    num_beams: int = Field(5, ge=1, le=1000)
-    length_penalty: float = 1.0
-    max_new_tokens: int = Field(256, ge=1)
+    num_beams: int = Field(5, ge=1, le=1000, description="beams for the final scores, and the model's default")
+    length_penalty: float = Field(
+        1.0,
+        description="a beam's log-probability is divided by its length to this power; more favours longer ones",
+    )
+    max_new_tokens: int = Field(256, ge=1, description="the most tokens of an output; longer ones are cut")
     batch_size: int = Field(128, ge=1, description="the most sentences that a process translates at once")
     batch_tokens: int = Field(4096, ge=1, description="the most source tokens at once, padding included")
 
@@ -441,7 +492,7 @@ class CheckpointSection(Section):
     """How often checkpoints are written, how many are kept, and how many are averaged."""
 
     every: IntervalOrTime = Field("epoch", description="epoch, a number of updates, or a time such as 10m or 2h")
-    keep_last: int = Field(2, ge=1)
+    keep_last: int = Field(2, ge=1, description="how many checkpoints are kept, besides the best one")
     average_last: int = Field(1, ge=1, description="the final model is the mean of the last n checkpoints")
 
     @model_validator(mode="after")
@@ -491,8 +542,10 @@ class HubSection(Section):
 class Recipe(Section):
     """Everything that defines a run."""
 
-    output_dir: str
-    seed: int = Field(0, ge=0, lt=2**32)
+    output_dir: str = Field(description="the run's folder")
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="of all that is random: initial weights, dropout, the order of batches, ..."
+    )
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     tokenizer: TokenizerSection = TokenizerSection()
@@ -506,7 +559,7 @@ class Recipe(Section):
         "it; `accelerate launch` overrides this",
     )
     compile: Literal["auto", True, False] = Field("auto", description="train with torch.compile; auto: on GPUs")
-    logging_steps: int = Field(50, ge=1)
+    logging_steps: int = Field(50, ge=1, description="updates from one record of the training loss to the next")
     trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, trackio, wandb, ...")
 
     @model_validator(mode="after")

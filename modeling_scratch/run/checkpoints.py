@@ -23,7 +23,7 @@ from ..files import reading
 from ..loading import load_config, save_tokenizers
 from ..model import ScratchConfig, ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, MAY_DIFFER_WITHIN_RUN, differing_keys, load_recipe
-from ..recipe.schema import DataSection, Recipe
+from ..recipe.schema import SCHEDULES, DataSection, Recipe
 from .folder import OPTIMIZER, SCALER, WEIGHTS, RunFolder, random_states
 from .processes import advising_on_memory, explained_failure_to_write, on_all, write_on_main
 from .progress import FROM_ANOTHER, Progress, advising, read_progress
@@ -187,7 +187,7 @@ def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
         logger.info(f"changed since the run began: {', '.join(changed)}")
     if ACCUMULATION in changed:
         logger.warning(f"resuming with a different number of micro-batches ({ACCUMULATION}): {_NOT_IDENTICAL}")
-    if recipe.optimization.schedule in ("cosine", "linear") and {*_LENGTH} & {*changed}:
+    if SCHEDULES[recipe.optimization.schedule].uses_length and {*_LENGTH} & {*changed}:
         logger.warning(
             f"the {recipe.optimization.schedule} schedule depends on the run's length; from here on it follows the new "
             "length"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..recipe.schema import OptimizationSection
+from ..recipe.schema import SCHEDULES, OptimizationSection
 from ..run.sharding import cut_like, gathered
 
 MOMENTUM = 0.95
@@ -16,26 +16,16 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic iteration, as in tor
 _ITERATIONS = 5
 
 
-def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:
+def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int) -> float:
     """
     The learning rate of update `step`, counted from 1: it grows linearly to `learning_rate` over `warmup_steps`, then
-    follows the schedule.
-
-    `inverse_sqrt` is section 5.3's d_model^-0.5 min(step^-0.5, step warmup^-1.5), with its peak given directly: the
-    paper's base model peaks at (512 * 4000)^-0.5 = 7.0e-4. `cosine` and `linear` reach 0 after `total_steps`. There is
-    no scheduler state to save.
+    follows the schedule, one of `SCHEDULES`. `inverse_sqrt` is that of section 5.3 with its peak given directly: the
+    paper's base model peaks at (512 * 4000)^-0.5 = 7.0e-4. There is no scheduler state to save.
     """
     peak, warmup = optimization.learning_rate, optimization.warmup_steps
     if step < warmup:
         return peak * step / warmup
-    if optimization.schedule == "inverse_sqrt":
-        return peak * math.sqrt(max(warmup, 1) / step)
-    if optimization.schedule == "constant":
-        return peak
-    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-    if optimization.schedule == "cosine":
-        return peak * 0.5 * (1.0 + math.cos(math.pi * progress))
-    return peak * (1.0 - progress)
+    return peak * SCHEDULES[optimization.schedule].factor(step, warmup, total_steps)
 
 
 def make_optimizer(

@@ -8,7 +8,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, shipped_recipes
 from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
-from modeling_scratch.recipe.schema import DataSection, ModelSection
+from modeling_scratch.recipe.schema import DataSection, ModelSection, Recipe, Section
 from modeling_scratch.training.preparation import count_parameters
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
@@ -18,6 +18,18 @@ def files(kind):
     found = sorted((CONFIGURATION_FOLDER / kind).glob("*.yaml"))
     assert found
     return pytest.mark.parametrize("path", found, ids=[path.stem for path in found])
+
+
+def keys_without_a_meaning(section):
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from (f"{name}.{key}" for key in keys_without_a_meaning(field.annotation))
+        elif not field.description:
+            yield name
+
+
+def test_every_key_has_a_meaning():
+    assert not list(keys_without_a_meaning(Recipe))
 
 
 @files("models")

@@ -4,7 +4,7 @@ import pytest
 
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.recipe.schema import OptimizationSection
+from modeling_scratch.recipe.schema import SCHEDULES, OptimizationSection
 from modeling_scratch.training.optimization import learning_rate_at, make_optimizer
 
 
@@ -16,17 +16,27 @@ def test_the_schedule_follows_the_formula_in_the_paper():
         assert learning_rate_at(step, optimization, 100_000) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "middle", "last"), [("cosine", 0.5, 0.0), ("linear", 0.5, 0.0), ("constant", 1.0, 1.0)]
-)
-def test_other_schedules_warm_up_and_decay(schedule, middle, last):
+# By which the peak is multiplied at updates 60 and 110 of a run of 110 updates, of which the first 10 are the warm-up.
+MIDDLE_AND_LAST = {
+    "inverse_sqrt": ((10 / 60) ** 0.5, (10 / 110) ** 0.5),
+    "cosine": (0.5, 0.0),
+    "linear": (0.5, 0.0),
+    "constant": (1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_warm_up_and_decay(schedule):
+    middle, last = MIDDLE_AND_LAST[schedule]
     optimization = OptimizationSection(max_steps=110, warmup_steps=10, schedule=schedule, learning_rate=2.0)
     rates = [learning_rate_at(step, optimization, 110) for step in (5, 10, 60, 110)]
     assert rates == pytest.approx([1.0, 2.0, 2 * middle, 2 * last], abs=1e-12)
+    longer = learning_rate_at(60, optimization, 210)
+    assert (longer != rates[2]) == SCHEDULES[schedule].uses_length
 
 
 def test_without_warmup_a_schedule_starts_at_its_peak():
-    for schedule in ("inverse_sqrt", "cosine", "linear"):
+    for schedule in SCHEDULES:
         optimization = OptimizationSection(max_steps=10, warmup_steps=0, schedule=schedule, learning_rate=1.0)
         assert 0.8 < learning_rate_at(1, optimization, 10) <= 1.0
 
