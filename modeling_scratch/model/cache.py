@@ -55,6 +55,16 @@ class SearchCache:
     The beams of a sentence share one copy of the source's keys and values, and one set of slots for the target's: each
     step adds a slot per beam, and `bias` hides from each beam the slots that hold no token of its own. Reordering the
     beams then moves no keys and values.
+
+    For example, two beams extend the start token by A and B, then both continue the second of these, by C and D. In the
+    step that reads C and D, where - stands for the dtype's minimum:
+
+        token in the slot   start  A  B  C  D
+        positions             0    1  1  2  2
+        bias of beam 0        0    -  0  0  -
+        bias of beam 1        0    -  0  -  0
+
+    No beam attends to A any more, so its slot will be dropped.
     """
 
     def __init__(self):
@@ -63,9 +73,10 @@ class SearchCache:
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
         # With several beams: the bias of the next step, (sentences, 1, beams, slots), including the slots of its
-        # tokens; the part for those slots; and the position of the token in each slot, (sentences, slots).
+        # tokens; the part for those slots, always the same, (1, 1, beams, beams); and the position of the token in each
+        # slot, (sentences, slots).
         self.bias: torch.Tensor | None = None
-        self.own: torch.Tensor | None = None
+        self.bias_of_new_slots: torch.Tensor | None = None
         self.positions: torch.Tensor | None = None
 
     def get_seq_length(self) -> int:
@@ -82,11 +93,12 @@ class SearchCache:
         self.self_attention_cache.filled += new * self.beams
 
     def branch(self, beams: int) -> None:
-        """Continue with this many identical rows per sentence. Call `reorder` before each step."""
+        """Continue with this many rows per sentence, so far identical. Call `reorder` before each step."""
         keys, self.beams = self.self_attention_cache.layers[0].keys, beams
         self.bias = keys.new_zeros(len(keys), 1, beams, self.length)
-        self.own = torch.full_like(self.bias[:1, :, :, :1], torch.finfo(keys.dtype).min).repeat(1, 1, 1, beams)
-        self.own.diagonal(dim1=2, dim2=3).zero_()
+        hidden = torch.full_like(self.bias[:1, :, :, :1], torch.finfo(keys.dtype).min)
+        self.bias_of_new_slots = hidden.repeat(1, 1, 1, beams)
+        self.bias_of_new_slots.diagonal(dim1=2, dim2=3).zero_()
         self.positions = torch.arange(self.length, device=keys.device).expand(len(keys), -1)
 
     def reorder(self, parents: torch.Tensor) -> None:
@@ -95,7 +107,7 @@ class SearchCache:
         self.bias = self.bias.flatten(0, 2).index_select(0, rows.flatten()).view(self.bias.shape)
         if self.length % _GROWTH == 0:
             self._drop_hidden_slots()
-        self.bias = torch.cat([self.bias, self.own.expand(len(self.bias), -1, -1, -1)], dim=3)
+        self.bias = torch.cat([self.bias, self.bias_of_new_slots.expand(len(self.bias), -1, -1, -1)], dim=3)
         self.positions = torch.nn.functional.pad(self.positions, (0, self.beams), value=self.length)
 
     def _drop_hidden_slots(self) -> None:

@@ -13,8 +13,8 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple, logging
 
-# When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports, hence the
-# imports that are not used here (F401).
+# When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports. It therefore
+# imports all that travel, also those that it does not use (F401).
 from .attention import ScratchAttention  # noqa: F401
 from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
@@ -351,7 +351,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 from them unless it is given.
             num_items_in_batch: divides the summed loss; None: the number of labels here that are not ignored.
             fused_loss: a function of the decoder's states, the output projection, `labels` and `num_items_in_batch`
-                that returns the loss; no logits are computed. None: cross-entropy.
+                whose result, in our training loop a pair of losses, is returned as the loss; no logits are computed.
+                None: cross-entropy.
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary), or None with a

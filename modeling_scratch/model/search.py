@@ -1,6 +1,10 @@
 """
-Our own search loops: greedy search, sampling and beam search that choose as Transformers' do, but faster; and when
-`generate()` runs them.
+Our own search loops: greedy search, sampling and beam search that choose as Transformers' do, but faster.
+
+`ScratchForConditionalGeneration.generate` calls `search` at the end of this file, which decides whether these loops
+support the arguments. If so, it calls Transformers' `generate`, which prepares config, processors, criteria and the
+encoded source, and hands them to `_run` (its argument custom_generate). `_run` calls `sample` or `beam_search`; both
+step the model with a `Decoder`, by `next_logits`. Otherwise Transformers' `generate` runs its own loops.
 """
 
 import copy
@@ -440,7 +444,7 @@ class _Unsupported(Exception):
 
 def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     """
-    `inherited(*args, **kwargs)`, run by our own loops where they support what it asks for.
+    Generate with our own loops if they support these arguments, else as `inherited` does.
 
     Args:
         model: a ScratchForConditionalGeneration.
@@ -462,7 +466,7 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     try:
         if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
             raise _Unsupported("custom_generate missing")
-        return inherited(*args, **ours, custom_generate=_run)
+        return inherited(*args, **ours, custom_generate=_run)  # prepares its arguments, then calls `_run`
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(

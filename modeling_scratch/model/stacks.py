@@ -295,7 +295,9 @@ class ScratchDecoder(ScratchStack):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The bias for self-attention (None: its causal flag suffices), and the positions of the queries."""
         (batch_size, length), device = hidden_states.shape[:2], hidden_states.device
-        if getattr(past_key_values, "bias", None) is not None:  # a step of our own search: no mask or positions given
+        # The cache of our own beam search (see SearchCache) says itself which tokens each beam attends to; no mask or
+        # positions are given. Other caches have no bias.
+        if getattr(past_key_values, "bias", None) is not None:
             queries, bias = past_key_values.query_positions(), past_key_values.bias
             if self.embed_positions.has_bias:
                 bias = bias + self.embed_positions.bias(hidden_states, queries, past_key_values.positions)
