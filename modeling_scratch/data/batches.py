@@ -29,7 +29,7 @@ from ..recipe.schema import SOURCE, TARGET, Recipe
 from .augmentation import Augmenter
 from .tokenizer import PairTokenizer, pair_lengths
 
-EMPTY = -1  # stands for a pair that the loss ignores; a share without pairs holds only this
+EMPTY = -1  # stands for a pair that the loss ignores; a micro-batch without pairs holds only this
 Ids = Sequence[int] | np.ndarray
 Pair = tuple[Ids, Ids]  # the token ids of source and target
 _WORKERS_OF_GPU = 4  # at most, for each process
@@ -87,9 +87,9 @@ class EpochPlan:
     def micro_batches(self, batch_index: int, rank: int, processes: int, accumulation: int) -> Iterator[list[int]]:
         """One process's micro-batches from global batch `batch_index` on, `accumulation` of them per batch."""
         for batch in self.batches[batch_index:]:
-            shares = np.array_split(batch, processes * accumulation)
-            for share in shares[rank * accumulation : (rank + 1) * accumulation]:
-                yield share.tolist() or [EMPTY]
+            pieces = np.array_split(batch, processes * accumulation)
+            for piece in pieces[rank * accumulation : (rank + 1) * accumulation]:
+                yield piece.tolist() or [EMPTY]
 
 
 def plan_epoch(
@@ -333,6 +333,7 @@ def _kill_workers_at_exit() -> None:
 class BatchShare:
     """One process's share of a global batch, which holds the pairs of one update."""
 
+    # Read and padded while one iterates, which is possible once; workers, and what counts target tokens, do it before.
     micro_batches: Iterator[dict[str, torch.Tensor]]
     count: int  # of micro-batches
     target_tokens: int  # in the whole global batch, not in this share
@@ -441,8 +442,8 @@ class EpochBatches:
         """This process's micro-batches from a global batch on, forever, each with its epoch."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
-            shares = (accelerator.process_index, accelerator.num_processes, accumulation)
-            yield from ((epoch, indices) for indices in self._plan(epoch).micro_batches(batch_index, *shares))
+            division = (accelerator.process_index, accelerator.num_processes, accumulation)
+            yield from ((epoch, indices) for indices in self._plan(epoch).micro_batches(batch_index, *division))
             epoch, batch_index = epoch + 1, 0
 
 

@@ -35,7 +35,7 @@ class RunLog:
         folder: the run's.
         batches: for the epoch of each record.
         total: updates in the whole run.
-        share_per_token: the share of the GPUs' peak that one target token a second is; None: unknown.
+        utilization_per_token: the utilization of the GPUs at one target token a second; None: unknown.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class RunLog:
         progress: Progress,
         batches: GlobalBatches,
         total: int,
-        share_per_token: float | None = None,
+        utilization_per_token: float | None = None,
     ):
         self.accelerator, self.folder, self.progress, self.batches = accelerator, folder, progress, batches
-        self.total, self.share_per_token, self._drawn = total, share_per_token, time.monotonic()
+        self.total, self.utilization_per_token, self._drawn = total, utilization_per_token, time.monotonic()
         self._before = progress.target_tokens, progress.seconds  # of earlier processes, perhaps on another GPU
         self._failed_trackers: set[str] = set()
 
@@ -77,7 +77,7 @@ class RunLog:
         a progress bar, log them with the time left.
         """
         progress = self.progress
-        tokens, share = progress.loss_tokens or math.nan, self._share()
+        tokens, utilization = progress.loss_tokens or math.nan, self._utilization()
         record: dict[str, Any] = {
             "split": "train",
             "loss": progress.loss_sum / tokens,
@@ -85,7 +85,7 @@ class RunLog:
             "learning_rate": learning_rate,
             "target_tokens": progress.target_tokens,
             "target_tokens_per_second": progress.target_tokens / progress.seconds,
-            **({} if share is None else {"mfu": share}),
+            **({} if utilization is None else {"mfu": utilization}),
             "seconds": progress.seconds,
             **({"nonfinite_updates": progress.nonfinite} if progress.nonfinite else {}),
         }
@@ -99,13 +99,14 @@ class RunLog:
 
     def loss_and_speed(self, loss: float) -> str:
         """Such as: loss 3.142, 1,234 target tokens/s."""
-        return f"loss {loss:.3f}, {speed(self.progress.target_tokens / self.progress.seconds, self._share())}"
+        return f"loss {loss:.3f}, {speed(self.progress.target_tokens / self.progress.seconds, self._utilization())}"
 
-    def _share(self) -> float | None:
-        """The share of the GPUs' peak that this process has reached."""
+    def _utilization(self) -> float | None:
+        """How much of the GPUs' peak has been reached since this process began."""
         tokens, seconds = self._before
         tokens, seconds = self.progress.target_tokens - tokens, self.progress.seconds - seconds
-        return None if self.share_per_token is None or not seconds else tokens / seconds * self.share_per_token
+        per_token = self.utilization_per_token
+        return None if per_token is None or not seconds else tokens / seconds * per_token
 
     def validation(self, record: dict[str, Any]) -> None:
         """Record an evaluation, log it, and plot the curves from time to time."""
@@ -150,9 +151,9 @@ class RunLog:
             yield bar
 
 
-def speed(rate: float, share: float | None) -> str:
+def speed(rate: float, utilization: float | None) -> str:
     """Such as: 987,654 target tokens/s (27 % of the GPU's peak)."""
-    return f"{rate:,.0f} target tokens/s" + ("" if share is None else f" ({share:.0%} of the GPU's peak)")
+    return f"{rate:,.0f} target tokens/s" + ("" if utilization is None else f" ({utilization:.0%} of the GPU's peak)")
 
 
 def format_duration(seconds: float) -> str:

@@ -83,11 +83,11 @@ def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothin
 
 
 def _losses_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, share: float, gradient: torch.Tensor | None
+    logits: torch.Tensor, labels: torch.Tensor, label_weight: float, gradient: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """
-    For each row of logits: the loss, log(sum_v exp(logit(v))) - share logit(label); the label's log-probability; and
-    the gradient of the loss.
+    For each row of logits: the loss, log(sum_v exp(logit(v))) - label_weight logit(label), where label_weight is 1 -
+    label_smoothing; the label's log-probability; and the gradient of the loss.
 
     Args:
         logits: (rows, V).
@@ -102,7 +102,7 @@ def _losses_and_gradient(
     label_logits = logits.gather(1, labels[:, None]).squeeze(1).to(wide)
     if gradient is None:
         log_normalizer = logits.to(wide).logsumexp(dim=1)
-        return log_normalizer - share * label_logits, label_logits - log_normalizer, None
+        return log_normalizer - label_weight * label_logits, label_logits - log_normalizer, None
     # Softmax is a single kernel that computes in float32 and rounds its result. It does not return the normalizer, but
     # the largest logit and its probability determine it. If the label is probable, the other tokens determine it more
     # exactly: the label's own probability, rounded, hides how far it is from 1.
@@ -111,23 +111,23 @@ def _losses_and_gradient(
     others = gradient.sum(dim=1, dtype=wide) - gradient.gather(1, labels[:, None]).squeeze(1).to(wide)
     by_others = label_logits - torch.log1p(-others.clamp(max=0.5))
     log_normalizer = torch.where(others < 0.5, by_others, log_normalizer)
-    losses, label_log_probs = log_normalizer - share * label_logits, label_logits - log_normalizer
-    # d loss / d logit(v) = p(v) - share [v = label]
+    losses, label_log_probs = log_normalizer - label_weight * label_logits, label_logits - log_normalizer
+    # d loss / d logit(v) = p(v) - label_weight [v = label]
     rows = torch.arange(len(labels), device=labels.device)
-    gradient.index_put_((rows, labels), (label_log_probs.exp() - share).to(gradient.dtype))
+    gradient.index_put_((rows, labels), (label_log_probs.exp() - label_weight).to(gradient.dtype))
     return losses, label_log_probs, gradient
 
 
 def _textbook_losses_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, share: float
+    logits: torch.Tensor, labels: torch.Tensor, label_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`_losses_and_gradient` as one writes it down, which a compiler turns into two passes over the logits."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_normalizer = wide.logsumexp(dim=1)
     label_logits = wide.gather(1, labels[:, None]).squeeze(1)
     is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
-    gradient = (wide - log_normalizer[:, None]).exp() - is_label.to(wide.dtype) * share
-    return log_normalizer - share * label_logits, label_logits - log_normalizer, gradient.to(logits.dtype)
+    gradient = (wide - log_normalizer[:, None]).exp() - is_label.to(wide.dtype) * label_weight
+    return log_normalizer - label_weight * label_logits, label_logits - log_normalizer, gradient.to(logits.dtype)
 
 
 @cache
@@ -142,10 +142,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, dtype, compiled):
+    def forward(ctx, hidden_states, weight, bias, labels, all_kept, label_weight, dtype, compiled):
         # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), none ignored if
-        # `all_kept`; `share` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use float32 or
-        # wider.
+        # `all_kept`; `label_weight` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use
+        # float32 or wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if factor is None else factor.dtype for factor in (hidden_states, weight, bias)]
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
@@ -175,9 +175,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if is_scaled:
                 logits, gradient = logits.to(wide), torch.empty_like(logits, dtype=wide)
             if compiled and has_gradient:
-                losses, log_probs, gradient = _compiled_losses_and_gradient()(logits, labels[here], share)
+                losses, log_probs, gradient = _compiled_losses_and_gradient()(logits, labels[here], label_weight)
             else:
-                losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], share, gradient)
+                losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], label_weight, gradient)
             if is_scaled:
                 gradient = gradient.mul_(ctx.scale).to(dtype)
             if not all_kept:

@@ -117,6 +117,7 @@ class TrainingStep:
         self, batch: dict[str, torch.Tensor], target_tokens: int | torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
+        # The model's `loss` is what `fused_loss` returns, and TrainingLoss returns both.
         return self.model(**batch, num_items_in_batch=target_tokens, fused_loss=self.fused_loss).loss
 
     def step_optimizer(self) -> None:

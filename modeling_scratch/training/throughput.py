@@ -1,5 +1,5 @@
 """
-The share of a GPU's arithmetic that training uses: model FLOPs utilization, MFU (Chowdhery et al. 2022, appendix B,
+How much of a GPU's arithmetic training uses: model FLOPs utilization, MFU (Chowdhery et al. 2022, appendix B,
 https://arxiv.org/abs/2204.02311).
 """
 
@@ -80,9 +80,9 @@ def weights_in(module: nn.Module) -> int:
     return sum(layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear))
 
 
-def share_of_peak_per_token(model: PreTrainedModel, validation: Dataset, accelerator: Accelerator) -> float | None:
+def utilization_per_token(model: PreTrainedModel, validation: Dataset, accelerator: Accelerator) -> float | None:
     """
-    The share of the peak of all GPUs that one target token a second is, estimated from the lengths of the validation
+    The utilization of all GPUs at one target token a second, estimated from the lengths of the validation
     pairs; None on other devices and unknown GPUs.
 
     Args:

@@ -38,7 +38,7 @@ from .optimization import learning_rate_at
 from .preparation import prepare
 from .setup import check_agreement, check_shared_folder, describe_setup, keep_threads
 from .step import StepResult, TrainingStep
-from .throughput import share_of_peak_per_token
+from .throughput import utilization_per_token
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +116,8 @@ def begin_or_resume(
         if recipe.trackers:  # the Accelerator may have another run's, as in `scratch improve`
             open_trackers(accelerator, progress, in_folder=False)
         model = accelerator.unwrap_model(step.model)
-        share_per_token = share_of_peak_per_token(model, data.validation, accelerator)
-        log = RunLog(accelerator, folder.path, progress, data.batches, total, share_per_token)
+        per_token = utilization_per_token(model, data.validation, accelerator)
+        log = RunLog(accelerator, folder.path, progress, data.batches, total, per_token)
         run = Run(
             recipe,
             accelerator,

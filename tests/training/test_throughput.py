@@ -45,6 +45,6 @@ def test_the_peak_of_a_gpu(gpu, precision, teraflops):
 def test_the_log_names_the_share_of_this_process(tmp_path):
     """Not of the one that it resumes, which may have had another GPU."""
     progress = Progress(target_tokens=1000, seconds=100.0)
-    log = RunLog(Accelerator(cpu=True), tmp_path, progress, None, 10, share_per_token=0.001)
+    log = RunLog(Accelerator(cpu=True), tmp_path, progress, None, 10, utilization_per_token=0.001)
     progress.target_tokens, progress.seconds = 3000, 110.0
     assert log.loss_and_speed(1.0) == "loss 1.000, 27 target tokens/s (20% of the GPU's peak)"

@@ -22,7 +22,7 @@ from ...run.run import RunData
 from ...training.captured_updates import CapturedTrainingStep, make_training_step
 from ...training.compilation import compile_training, is_compiled
 from ...training.preparation import BYTES_A_PARAMETER, prepare
-from ...training.throughput import share_of_peak_per_token
+from ...training.throughput import utilization_per_token
 from ...training.train import total_updates
 
 _MIB = 2**20
@@ -73,7 +73,7 @@ def _describe_time(
     data: RunData, model: PreTrainedModel, recipe: Recipe, accelerator: Accelerator, updates: int
 ) -> str:
     """An estimate from a few updates on this machine, on a model that is then discarded."""
-    share_per_token = share_of_peak_per_token(model, data.validation, accelerator)
+    per_token = utilization_per_token(model, data.validation, accelerator)
     measured = []
     for update, target_tokens in updates_to_measure(data, model, recipe, accelerator, updates):
         started = time.perf_counter()
@@ -81,9 +81,9 @@ def _describe_time(
         measured.append((time.perf_counter() - started, target_tokens))
     one = statistics.median(took for took, _ in measured)
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
-    share = None if share_per_token is None else rate * share_per_token
+    utilization = None if per_token is None else rate * per_token
     return (
-        f"time: about {format_duration(one * updates)} for the updates alone, {speed(rate, share)}, from "
+        f"time: about {format_duration(one * updates)} for the updates alone, {speed(rate, utilization)}, from "
         f"{len(measured)} updates that were timed here"
     )
 
