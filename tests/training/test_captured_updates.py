@@ -147,7 +147,7 @@ def test_few_shapes_are_captured(trained, monkeypatch):
 def test_updates_of_a_model_with_hooks_are_not_captured(make_model):
     """In a replay, no hook would run."""
     gpu = SimpleNamespace(
-        device=torch.device("cuda"), num_processes=1, distributed_type=DistributedType.NO, scaler=None
+        device=torch.device("cuda"), num_processes=1, distributed_type=DistributedType.NO, mixed_precision="no"
     )
     model = make_model()
     assert may_capture(gpu, model)

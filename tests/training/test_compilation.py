@@ -105,8 +105,13 @@ def test_by_default_the_cpu_does_not_compile():
 def test_what_pays_on_a_gpu():
     """Compiling takes longer than a short run."""
     recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [])
-    gpu = {"device": torch.device("cuda"), "num_processes": 1, "distributed_type": DistributedType.NO, "scaler": None}
-    one, float16 = SimpleNamespace(**gpu), SimpleNamespace(**gpu | {"scaler": object()})
+    gpu = {
+        "device": torch.device("cuda"),
+        "num_processes": 1,
+        "distributed_type": DistributedType.NO,
+        "mixed_precision": "no",
+    }
+    one, float16 = SimpleNamespace(**gpu), SimpleNamespace(**gpu | {"mixed_precision": "fp16"})
     several = SimpleNamespace(**gpu | {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU})
     assert [may_capture(accelerator) for accelerator in (one, float16, several)] == [True, False, False]
     for accelerator in (one, float16, several):
