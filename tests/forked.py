@@ -119,7 +119,8 @@ def as_one_of_nodes(rank: int, nodes: int, port: int) -> list[str]:
     """Options that make a launcher one of several nodes on 127.0.0.1, with one process each."""
     options = ["--rdzv_backend", "c10d", "--num_machines", str(nodes), "--num_processes", str(nodes)]
     options += ["--machine_rank", str(rank), "--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    return [*options, "--rdzv_conf", f"is_host={int(rank == 0)}"]  # real nodes compare addresses
+    # Real nodes compare addresses. The second waits for the first, which may start later.
+    return [*options, "--rdzv_conf", f"is_host={int(rank == 0)},read_timeout={LONGEST:.0f}"]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from transformers import AutoModelForSeq2SeqLM
 from translators import best
+from waiting import LONGEST
 
 from modeling_scratch.loading import load_tokenizers
 
@@ -55,7 +56,7 @@ def isolated(folder: Path, *extras: str):
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONUTF8": "1"},
-            timeout=300,
+            timeout=LONGEST,
         )
 
     return run

@@ -87,7 +87,7 @@ def test_launchers_of_two_nodes_train_one_model(tmp_path):
         command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
         command += ["train.py", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
         nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    output = "".join(node.communicate(timeout=120)[1] for node in nodes)
+    output = "".join(node.communicate(timeout=LONGEST)[1] for node in nodes)
     assert [node.returncode for node in nodes] == [0, 0], output
     assert len(read_metrics(tmp_path / "run", "train")) == 20
     assert not list((tmp_path / "run").glob(".seen-by-all-*"))
@@ -148,9 +148,8 @@ def restarted(monkeypatch):
 
 def test_restarted_processes_do_not_read_the_addresses_of_dead_ones(restarted):
     restarted.set("rank 1", "of a dead process")
-    (first, *_), (second, *_) = (
-        next(rendezvous(setup._meeting_of_this_start(), rank, 2, timeout=timedelta(minutes=2))) for rank in range(2)
-    )
+    meeting, longest = setup._meeting_of_this_start(), timedelta(seconds=LONGEST)
+    (first, *_), (second, *_) = (next(rendezvous(meeting, rank, 2, timeout=longest)) for rank in range(2))
     assert not first.check(["rank 1"])
     second.set("rank 1", "alive")
     assert first.get("rank 1") == b"alive"
@@ -230,7 +229,7 @@ for word; do
     previous=$word
     set -- "$@" "$word"
 done
-exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID == 0)) "$@"
+exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID == 0)),read_timeout=SECONDS "$@"
 """,
 }
 
@@ -257,7 +256,7 @@ def launched_by_slurm(folder: Path, job: str, nodes: int = 1) -> SimpleNamespace
     script = subprocess.Popen(["bash", "configuration/slurm.sh"], cwd=ROOT, env=os.environ | variables)
     assert script.wait(LONGEST) == 0
     words, environment = json.loads(note.read_text())
-    with patch.dict(os.environ, environment):
+    with patch.dict(os.environ, environment), patch("accelerate.utils.launch.is_port_in_use", lambda port: False):
         arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
         prepare_multi_gpu_env(arguments)
         given = _filter_args(arguments, torchrun_parser(), ["--training_script", arguments.training_script])
@@ -288,18 +287,20 @@ def test_a_signal_of_slurm_reaches_the_training_processes(tmp_path):
 @pytest.mark.slow
 def test_the_slurm_script_trains_and_a_requeued_job_finds_the_run_finished(tmp_path):
     port = str(port_of_launchers())
+    filled = {"PORT": port, "PYTHON": sys.executable, "SECONDS": f"{LONGEST:.0f}"}
     for name, text in STUBS.items():
+        for word, value in filled.items():
+            text = text.replace(word, value)
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text("#!/bin/bash\n" + text.replace("PORT", port).replace("PYTHON", sys.executable))
+        path.write_text("#!/bin/bash\n" + text)
         path.chmod(0o755)
     job = {"SLURM_JOB_NODELIST": "node[1-2]", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     job |= {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1"}
     command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
     for words in ("step 20 of 20", "is finished"):
-        result = subprocess.run(
-            command, cwd=ROOT, env=os.environ | job, capture_output=True, text=True, timeout=120, check=False
-        )
+        environment = os.environ | job
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
         assert result.returncode == 0, result.stderr
         assert words in result.stderr + result.stdout
     record = read_metrics(tmp_path / "run", "run")[0]
