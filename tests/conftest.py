@@ -21,6 +21,8 @@ import atexit
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -32,9 +34,11 @@ import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from loopback_client import client, copied_run, hub, hub_and_client, push  # noqa: F401
 from safetensors.torch import load_file
+from waiting import LONGEST
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate, train
+from modeling_scratch.commands.cli import STOPPED
 from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.run import curves
 from modeling_scratch.training.step import TrainingStep
@@ -272,6 +276,57 @@ def kill_at_update(patch: pytest.MonkeyPatch, number: int) -> None:
     patch.setattr(TrainingStep, "__call__", killed)
 
 
+def killed_run(number: int, output_dir: Path, *overrides: str, **options) -> Path:
+    """The folder of a quick run that is killed in place of its n-th update."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at_update(patch, number)
+        with pytest.raises(Killed):
+            quick_run(output_dir, *overrides, **options)
+    return output_dir
+
+
+@pytest.fixture
+def fails(capsys) -> Callable[..., str]:
+    """Runs what must end with exit code 2 and nothing but a log and one error line, which it returns."""
+
+    def fails(*arguments, run=quick_run, **options) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run(*arguments, **options)
+        output = capsys.readouterr()
+        assert (ended.value.code, output.out) == (2, ""), output.err
+        (line,) = [line for line in output.err.splitlines() if line.startswith("error: ")]
+        return line
+
+    return fails
+
+
+@pytest.fixture
+def stops(capsys) -> Callable[..., str]:
+    """Trains a quick run that must end with the exit code of a stopped run, and returns its log."""
+
+    def stops(output_dir: Path, *overrides: str, **options) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            quick_run(output_dir, *overrides, **options)
+        assert ended.value.code == STOPPED == 75
+        return capsys.readouterr().err
+
+    return stops
+
+
+@contextmanager
+def unchanged(*folders: Path) -> Iterator[None]:
+    """Fails if something in these folders is written or deleted."""
+
+    def times() -> dict[Path, int]:
+        return {path: path.lstat().st_mtime_ns for folder in folders for path in folder.rglob("*")}
+
+    before = times()
+    yield
+    assert times() == before
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """The folder of a small finished run, for tests that only read it."""
@@ -280,7 +335,7 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
-def run_command(*command: str, timeout: int = 300, **environment: str) -> subprocess.CompletedProcess:
+def run_command(*command: str, timeout: float = LONGEST, **environment: str) -> subprocess.CompletedProcess:
     """Run Python in a new process, in the project's root."""
     return subprocess.run(
         [sys.executable, *command],

@@ -6,31 +6,19 @@ import re
 import shutil
 import sys
 from contextlib import nullcontext
+from functools import partial
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_RUN, few_sentences, read_metrics, run_evaluation, run_training
+from conftest import read_metrics, run_evaluation, run_training, unchanged
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
 from modeling_scratch.commands import figures, improve, translate, upload
 from modeling_scratch.commands.cli import one_line_errors
 from modeling_scratch.files import reading
-
-
-def fails(capsys, *arguments, run=run_training, **options):
-    """Run a command, which must fail, and return its error line."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        run(*arguments, **options)
-    assert stop.value.code == 2
-    output = capsys.readouterr()
-    lines = [line for line in output.err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, output.err
-    assert output.out == ""
-    return lines[0]
 
 
 def test_any_process_reports_that_it_ran_out_of_memory(capsys):
@@ -51,19 +39,18 @@ def test_only_errors_while_reading_a_file_are_user_errors(error, tmp_path, capsy
     assert "bug of modeling_scratch" in printed
 
 
-def test_the_folder_of_another_run_is_not_touched(trained, capsys):
-    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-    run = [*SMALL_RUN, *few_sentences(), f"output_dir={trained}"]
-    assert "already holds a run" in fails(capsys, *run)
-    for key in ("seed=3", "checkpoints.average_last=2", "evaluation.metric=loss", "model.overrides.dropout=0.2"):
-        assert key.split("=")[0] in fails(capsys, *run, key, resume=True)
-    assert f"--config {trained / 'recipe.yaml'}" in fails(capsys, f"output_dir={trained}", resume=True)
-    assert "/none/train.en" in fails(capsys, *run, "data.train_files=/none/train", overwrite=True)
-    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+def test_the_folder_of_another_run_is_not_touched(trained, fails):
+    with unchanged(trained):
+        assert "already holds a run" in fails(trained)
+        for key in ("seed=3", "checkpoints.average_last=2", "evaluation.metric=loss", "model.overrides.dropout=0.2"):
+            assert key.split("=")[0] in fails(trained, key, resume=True)
+        named = f"--config {trained / 'recipe.yaml'}"
+        assert named in fails(f"output_dir={trained}", run=run_training, resume=True)
+        assert "/none/train.en" in fails(trained, "data.train_files=/none/train", overwrite=True)
 
 
 @pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9"), "caf\ud800"], ids=ascii)
-def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(name, trained, tmp_path, capsys, monkeypatch):
+def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(name, trained, tmp_path, fails, monkeypatch):
     """Recipes and the files of tokenizers cannot hold them. Python reads such bytes as surrogates (PEP 383)."""
     monkeypatch.chdir(tmp_path)
     os.symlink(trained, os.fsdecode(b"caf\xe9"))
@@ -72,12 +59,8 @@ def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(name, t
         (improve.main, {"run": trained, "output": Path(name), "dry_run": True}),
         (upload.main, {"folder": trained, "repo_id": "ada/model", "message": name}),
     ):
-        with pytest.raises(SystemExit) as end:
-            command(**arguments)
-        assert end.value.code == 2
-        (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error: ")]
-        assert "valid UTF-8" in line
-    assert "UTF-8" in fails(capsys, *SMALL_RUN, f"data.train_files={name}", "output_dir=run")
+        assert "valid UTF-8" in fails(run=partial(command, **arguments))
+    assert "UTF-8" in fails(Path("run"), f"data.train_files={name}")
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -90,25 +73,23 @@ def test_a_name_that_is_not_utf_8_is_printed(tmp_path, monkeypatch):
     assert path.exists()
 
 
-def test_fine_tuning_another_kind_of_model_is_refused(trained, tmp_path, capsys):
+def test_fine_tuning_another_kind_of_model_is_refused(trained, tmp_path, fails):
     MarianConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path / "marian")
     for file in trained.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "marian")
-    options = [f"output_dir={tmp_path / 'run'}", f"model.start_from={tmp_path / 'marian'}", "model.overrides={}"]
-    assert "marian" in fails(capsys, *SMALL_RUN, *options)
+    assert "marian" in fails(tmp_path / "run", f"model.start_from={tmp_path / 'marian'}", "model.overrides={}")
 
 
-def test_damaged_weights_cannot_be_scored_or_trained_on(trained, tmp_path, capsys):
+def test_damaged_weights_cannot_be_scored_or_trained_on(trained, tmp_path, fails):
     run = shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     weights, name = load_file(run / "model.safetensors"), "model.decoder.layers.0.cross_attn.q_proj.weight"
     del weights[name]
     save_file(weights, run / "model.safetensors", {"format": "pt"})
-    assert name in fails(capsys, str(run), run=run_evaluation)
-    overrides = [*SMALL_RUN, f"output_dir={tmp_path / 'new'}", f"model.start_from={run}", "model.overrides={}"]
-    assert name in fails(capsys, *overrides)
+    assert name in fails(str(run), run=run_evaluation)
+    assert name in fails(tmp_path / "new", f"model.start_from={run}", "model.overrides={}")
     assert not (tmp_path / "new").exists()
     (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-50])
-    fails(capsys, str(run), run=run_evaluation)
+    fails(str(run), run=run_evaluation)
 
 
 @pytest.mark.parametrize(
@@ -120,10 +101,10 @@ def test_damaged_weights_cannot_be_scored_or_trained_on(trained, tmp_path, capsy
     ],
     ids=["learning rate", "epsilon", "average"],
 )
-def test_a_run_that_diverges_writes_no_model(overrides, word, tmp_path, capsys):
+def test_a_run_that_diverges_writes_no_model(overrides, word, tmp_path, fails):
     """Even one so short that the limit on skipped updates is not reached."""
     run = tmp_path / "run"
-    line = fails(capsys, *SMALL_RUN, *few_sentences(), f"output_dir={run}", *overrides)
+    line = fails(run, *overrides)
     assert "diverged" in line
     assert word in line
     assert not [record for record in read_metrics(run) if "final" in record]
@@ -133,10 +114,9 @@ def test_a_run_that_diverges_writes_no_model(overrides, word, tmp_path, capsys):
         assert all(torch.isfinite(tensor).all() for tensor in load_file(path).values())
 
 
-def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
+def test_too_many_nonfinite_updates_end_a_run(tmp_path, fails):
     options = ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "checkpoints.every=1"]
-    options += ["optimization.max_nonfinite_updates=3", "data.embedded_size=30"]
-    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *options)
+    line = fails(tmp_path / "run", *options, "optimization.max_nonfinite_updates=3")
     assert "optimization.learning_rate" in line
     step = int(re.search(r"update (\d+)", line)[1])
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
@@ -145,10 +125,10 @@ def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
         assert torch.isfinite(tensor).all()
 
 
-def test_the_data_to_score_on_comes_from_the_run_or_the_command(trained, tmp_path, capsys):
+def test_the_data_to_score_on_comes_from_the_run_or_the_command(trained, tmp_path, fails, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
-    assert "--config" in fails(capsys, str(elsewhere), run=run_evaluation)
+    assert "--config" in fails(str(elsewhere), run=run_evaluation)
     run_evaluation(str(trained / "checkpoints" / "step-0000020"))
     assert "40 sentences of test" in capsys.readouterr().out
 
@@ -163,12 +143,9 @@ def test_debug_prints_the_traceback(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("wrong", [{"early_stopping": "x"}, {"num_beams": "x"}, {"length_penalty": [1]}], ids=str)
-def test_generation_settings_of_the_wrong_type_are_named(wrong, trained, tmp_path, capsys):
+def test_generation_settings_of_the_wrong_type_are_named(wrong, trained, tmp_path, fails):
     folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(settings | wrong))
-    with pytest.raises(SystemExit) as end:
-        translate.main(str(folder), input=str(folder / "recipe.yaml"), format="lines")
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = fails(str(folder), run=translate.main, input=str(folder / "recipe.yaml"), format="lines")
     assert next(iter(wrong)) in line

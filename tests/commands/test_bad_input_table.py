@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from conftest import ROOT, SMALL_RUN
+from conftest import ROOT, SMALL_RUN, unchanged
 from typer.testing import CliRunner
 
 from modeling_scratch.commands import (
@@ -137,10 +137,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("command", "key", "word"), entries(), ids=[command for command, *_ in entries()])
 def test_a_bad_command_line_ends_with_one_line_and_writes_nothing(command, key, word, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
-    code, line, out = run_line(command, folder)
+    with unchanged(folder):
+        code, line, out = run_line(command, folder)
     assert code == 2
     assert key in line
     assert word in line
     assert out == ""
-    assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before

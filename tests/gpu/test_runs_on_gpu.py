@@ -11,9 +11,8 @@ import torch
 from conftest import (
     ROOT,
     SMALL_RUN,
-    Killed,
     few_sentences,
-    kill_at_update,
+    killed_run,
     quick_run,
     read_metrics,
     run_evaluation,
@@ -24,6 +23,7 @@ from forked import as_one_of_nodes, port_of_launchers
 from safetensors.torch import load_file
 from services import post, running
 from transformers import AutoModelForSeq2SeqLM
+from waiting import LONGEST
 
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
@@ -143,20 +143,18 @@ def test_training_in_fp16_scales_gradients(tmp_path, monkeypatch):
     assert all(torch.isfinite(each).all() for each in load_file(run / "model.safetensors").values())
 
 
-def test_lack_of_memory_says_what_needs_less(tmp_path, capsys):
+def test_lack_of_memory_says_what_needs_less(tmp_path, fails):
     """640 MiB are enough for the model, but not for all pairs at once."""
     wide = ["model.overrides={d_model: 512, encoder_ffn_dim: 2048, encoder_layers: 2, decoder_layers: 2}"]
     torch.cuda.empty_cache()
     allowed = (torch.cuda.memory_reserved() + 640 * 2**20) / torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(allowed)
     try:
-        with pytest.raises(SystemExit):
-            quick_run(tmp_path / "run", *PLAIN, *wide, "optimization.tokens_per_batch=20000")
+        line = fails(tmp_path / "run", *PLAIN, *wide, "optimization.tokens_per_batch=20000")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    said = capsys.readouterr().err
-    assert "error: out of memory on cuda" in said
-    assert "set optimization.gradient_accumulation_steps=2, which changes no batch" in said
+    assert "error: out of memory on cuda" in line
+    assert "set optimization.gradient_accumulation_steps=2, which changes no batch" in line
 
 
 def test_a_dry_run_times_updates(tmp_path, capsys):
@@ -170,14 +168,10 @@ def test_a_dry_run_times_updates(tmp_path, capsys):
 
 @pytest.mark.parametrize("compiled", ["false", "true"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_killed_run_resumes_with_the_same_dropout(compiled, precision, tmp_path, monkeypatch, capsys):
+def test_a_killed_run_resumes_with_the_same_dropout(compiled, precision, tmp_path, capsys):
     options = ["model.overrides.dropout=0.3", f"precision={precision}", f"compile={compiled}"]
     whole = quick_run(tmp_path / "whole", *options)
-    with monkeypatch.context() as patch:
-        kill_at_update(patch, 15)
-        with pytest.raises(Killed):
-            quick_run(tmp_path / "run", *options)
-    resumed = quick_run(tmp_path / "run", *options, resume=True)
+    resumed = quick_run(killed_run(15, tmp_path / "run", *options), *options, resume=True)
     assert f"resuming from {RunFolder(resumed).checkpoints.path(10)}" in capsys.readouterr().err
     assert train_losses(resumed) == pytest.approx(train_losses(whole), abs=1e-3)
     assert_same_weights(resumed, whole)
@@ -186,10 +180,7 @@ def test_a_killed_run_resumes_with_the_same_dropout(compiled, precision, tmp_pat
 @pytest.mark.parametrize("first", ["cpu", "cuda"])
 def test_a_run_resumes_on_another_kind_of_device(first, on_cpu, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", str(first == "cpu").lower())
-    with monkeypatch.context() as patch:
-        kill_at_update(patch, 15)
-        with pytest.raises(Killed):
-            quick_run(tmp_path / "run", *PLAIN)
+    killed_run(15, tmp_path / "run", *PLAIN)
     monkeypatch.setenv("ACCELERATE_USE_CPU", str(first != "cpu").lower())
     quick_run(tmp_path / "run", *PLAIN, resume=True)
     assert progress(tmp_path / "run").device == {"cpu": "cuda", "cuda": "cpu"}[first]
@@ -222,7 +213,7 @@ def launched(command: list[str], folder: Path, log: str, *overrides: str, **envi
 def ended(launchers: list[subprocess.Popen], folder: Path) -> Path:
     """The run's folder, once its launchers have ended well."""
     try:
-        codes = [launcher.wait(200) for launcher in launchers]
+        codes = [launcher.wait(LONGEST) for launcher in launchers]
     finally:
         for launcher in launchers:
             launcher.terminate()  # and with it its processes

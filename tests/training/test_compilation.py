@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, run_training, train_losses
+from conftest import ROOT, SHALLOW, quick_run, train_losses
 from forked import run_group
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
@@ -87,11 +87,9 @@ def test_a_compiled_run_goes_on_as_if_it_had_not_been_stopped(tmp_path):
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_accelerates_own_compiling_is_refused(tmp_path, monkeypatch, capsys):
+def test_accelerates_own_compiling_is_refused(tmp_path, monkeypatch, fails):
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
-    with pytest.raises(SystemExit):
-        run_training(*SMALL_RUN, f"output_dir={tmp_path / 'run'}")
-    assert "Accelerate is set to compile; set compile=true in the recipe instead" in capsys.readouterr().err
+    assert "Accelerate is set to compile; set compile=true in the recipe instead" in fails(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -181,12 +179,10 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     assert not any("_orig_mod" in name for name in model.state_dict())
 
 
-def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):
+def test_a_compiler_that_fails(tmp_path, monkeypatch, fails):
     monkeypatch.setattr(compilation, "compile_layers", lambda model: compile_layers(model, backend=broken))
-    with pytest.raises(SystemExit) as end:
-        quick_run(tmp_path / "run", "compile=true")
-    assert end.value.code == 2
-    assert re.search(r"error: the layers cannot be compiled here \(.+\); set compile=false", capsys.readouterr().err)
+    line = fails(tmp_path / "run", "compile=true")
+    assert re.search(r"error: the layers cannot be compiled here \(.+\); set compile=false", line)
 
 
 def broken(graph, example_inputs):

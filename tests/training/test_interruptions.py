@@ -18,7 +18,8 @@ from forked import run_group, start, start_group
 from train_on_processes import fail_on_the_second, leave_a_data_worker, train_one
 
 from modeling_scratch import ScratchForConditionalGeneration
-from modeling_scratch.commands.cli import STOPPED
+from modeling_scratch.commands.cli import one_line_errors
+from modeling_scratch.errors import Stopped
 from modeling_scratch.run import checkpoints
 from modeling_scratch.run.folder import CheckpointStore, RunFolder
 from modeling_scratch.run.processes import StopRequest
@@ -51,15 +52,6 @@ def steps(run: Path) -> list[int]:
 # -- stopped on request ------------------------------------------------------------------------------------------------
 
 
-def stopped(capsys, run: Path, *overrides: str, **options) -> str:
-    """Train a run that must end with the exit code of a stopped run, and return its log."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        quick_run(run, *overrides, **options)
-    assert stop.value.code == STOPPED == 75
-    return capsys.readouterr().err
-
-
 def before_call(patch, method: str, number: int, do, training: bool | None = None) -> None:
     """Call `do` before the n-th call of a method of the model, counting only calls in training mode or out of it."""
     function, calls = getattr(ScratchForConditionalGeneration, method), count(1)
@@ -81,12 +73,12 @@ def before_call(patch, method: str, number: int, do, training: bool | None = Non
     ],
 )
 def test_a_stopped_run_resumes_with_the_same_updates_and_scores(
-    method, call, training, step, whole, tmp_path, monkeypatch, capsys
+    method, call, training, step, whole, tmp_path, monkeypatch, stops
 ):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         before_call(patch, method, call, lambda: signal.raise_signal(signal.SIGTERM), training)
-        log = stopped(capsys, run, *AVERAGING)
+        log = stops(run, *AVERAGING)
     assert f"stopped by SIGTERM after update {step} of 8" in log or (step == 8 and "stopped while" in log)
     assert step in steps(run)
     quick_run(run, *AVERAGING, resume=True)
@@ -94,18 +86,17 @@ def test_a_stopped_run_resumes_with_the_same_updates_and_scores(
     assert equal_weights(run, whole)
 
 
-def test_a_run_stops_at_max_minutes(whole, tmp_path, capsys):
-    assert "after update 1 of 8" in stopped(capsys, tmp_path / "run", *AVERAGING, max_minutes=0)
+def test_a_run_stops_at_max_minutes(whole, tmp_path, stops):
+    assert "after update 1 of 8" in stops(tmp_path / "run", *AVERAGING, max_minutes=0)
     quick_run(tmp_path / "run", *AVERAGING, resume=True)
     assert equal_weights(tmp_path / "run", whole)
 
 
-def test_a_launcher_that_restarts_what_fails_is_told_that_a_stopped_run_succeeded(tmp_path, monkeypatch, capsys):
+def test_a_launcher_that_restarts_what_fails_is_told_that_a_stopped_run_succeeded(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    with pytest.raises(SystemExit) as stop:
-        quick_run(tmp_path / "run", max_minutes=0)
-    assert stop.value.code == 0
-    assert "stopped by --max-minutes 0 after update 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended, one_line_errors(False):
+        raise Stopped("stopped by --max-minutes 0")
+    assert (ended.value.code, capsys.readouterr().err) == (0, "stopped by --max-minutes 0\n")
 
 
 def test_the_minutes_of_a_restarted_process_are_those_of_its_launcher(monkeypatch):
@@ -117,10 +108,10 @@ def test_the_minutes_of_a_restarted_process_are_those_of_its_launcher(monkeypatc
     assert not StopRequest(120)
 
 
-def test_a_stopped_run_can_be_ended_where_it_stopped(tmp_path, capsys):
+def test_a_stopped_run_can_be_ended_where_it_stopped(tmp_path, stops):
     """It is evaluated, averaged and scored like a run of that length."""
     options = [*AVERAGING, "optimization.schedule=constant"]
-    stopped(capsys, tmp_path / "run", *options, max_minutes=0)
+    stops(tmp_path / "run", *options, max_minutes=0)
     quick_run(tmp_path / "run", *options, "optimization.max_steps=1", resume=True)
     other = quick_run(tmp_path / "whole", *options, "optimization.max_steps=1")
     assert records(tmp_path / "run") == records(other)
@@ -219,17 +210,7 @@ def test_a_run_killed_after_a_write_resumes(kind, write, call, whole, tmp_path, 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def fails(capsys, run: Path, *overrides: str, **options) -> str:
-    """Train a run that must fail, and return its error line."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        quick_run(run, *overrides, **options)
-    assert stop.value.code == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    return line
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_no_files(tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_that_cannot_be_written_leaves_no_files(tmp_path, monkeypatch, fails):
     save = torch.save
 
     def full(state, path):
@@ -239,7 +220,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_no_files(tmp_path, monkeypat
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    line = fails(capsys, tmp_path / "run", *SHORT, "checkpoints.every=2")
+    line = fails(tmp_path / "run", *SHORT, "checkpoints.every=2")
     assert re.search("update 4 .*No space left on device.*--resume", line)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000002"]
 
@@ -263,7 +244,7 @@ def test_an_update_whose_loss_is_not_finite_is_skipped(tmp_path, monkeypatch, ca
     assert updates[9]["nonfinite_updates"] == 1
 
 
-def test_out_of_memory_in_training_suggests_a_setting_that_works(tmp_path, monkeypatch, capsys):
+def test_out_of_memory_in_training_suggests_a_setting_that_works(tmp_path, monkeypatch, fails):
     """There is memory for 160 source tokens, padding included; a micro-batch has 256."""
     forward = ScratchForConditionalGeneration.forward
 
@@ -274,7 +255,7 @@ def test_out_of_memory_in_training_suggests_a_setting_that_works(tmp_path, monke
 
     monkeypatch.setattr(ScratchForConditionalGeneration, "forward", limited)
     run, cut = tmp_path / "run", "optimization.gradient_accumulation_steps"
-    line = fails(capsys, run, *SHORT, f"{cut}=2")
+    line = fails(run, *SHORT, f"{cut}=2")
     assert f"{cut}=4" in line
     quick_run(run, *SHORT, f"{cut}=4", overwrite=True)
 
@@ -283,21 +264,19 @@ def no_memory(self, *arguments, **options):
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
 
-def test_out_of_memory_names_what_needed_it(tmp_path, monkeypatch, capsys):
+def test_out_of_memory_names_what_needed_it(tmp_path, monkeypatch, fails):
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", no_memory)
-        assert "optimizer" in fails(capsys, tmp_path / "run", *SHORT)
+        assert "optimizer" in fails(tmp_path / "run", *SHORT)
     monkeypatch.setattr(checkpoints, "whole_optimizer_state", no_memory)
-    assert "checkpoint" in fails(capsys, tmp_path / "other", *SHORT)
+    assert "checkpoint" in fails(tmp_path / "other", *SHORT)
 
 
-def test_out_of_memory_in_translation_suggests_smaller_batches_with_which_the_run_resumes(
-    tmp_path, monkeypatch, capsys
-):
+def test_out_of_memory_in_translation_suggests_smaller_batches_with_which_the_run_resumes(tmp_path, monkeypatch, fails):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(ScratchForConditionalGeneration, "generate", no_memory)
-        line = fails(capsys, run, *SHORT)
+        line = fails(run, *SHORT)
     smaller = ["evaluation.batch_size=64", "evaluation.batch_tokens=2048"]
     assert " ".join(smaller) in line
     quick_run(run, *SHORT, *smaller, resume=True)

@@ -13,37 +13,27 @@ from modeling_scratch.training import setup
 LAUNCHER = "ACCELERATE_MIXED_PRECISION"
 
 
-@pytest.fixture
-def choose(monkeypatch, caplog):
-    """Chooses the precision on a machine with or without bf16: returns it and the log."""
+@pytest.mark.parametrize(
+    ("launcher", "options", "has_bf16", "expected", "logged"),
+    [
+        (None, [], True, "bf16", "precision: bf16,"),
+        (None, [], False, "no", "precision: float32 "),
+        (None, ["precision=float32"], True, "no", ""),
+        (None, ["precision=bf16"], False, "bf16", ""),
+        ("no", ["precision=bf16"], True, None, "launcher"),  # whose variable Accelerate reads
+    ],
+)
+def test_the_launcher_decides_or_the_recipe_or_the_machine(
+    launcher, options, has_bf16, expected, logged, monkeypatch, caplog
+):
     monkeypatch.delenv(LAUNCHER)
-    caplog.set_level(logging.INFO, logger="modeling_scratch")
-
-    def choose(*options: str, has_bf16: bool) -> tuple[str | None, str]:
-        monkeypatch.setattr(setup, "is_faster_in_bf16", lambda: has_bf16)
-        recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", list(options))
-        return setup.choose_precision(recipe), caplog.text
-
-    return choose
-
-
-@pytest.mark.parametrize(("has_bf16", "expected", "name"), [(True, "bf16", "bf16,"), (False, "no", "float32 ")])
-def test_by_default_the_machine_decides(choose, has_bf16, expected, name):
-    chosen, output = choose(has_bf16=has_bf16)
+    if launcher is not None:
+        monkeypatch.setenv(LAUNCHER, launcher)
+    monkeypatch.setattr(setup, "is_faster_in_bf16", lambda: has_bf16)
+    with caplog.at_level(logging.INFO, "modeling_scratch"):
+        chosen = setup.choose_precision(load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", options))
     assert chosen == expected
-    assert f"precision: {name}" in output
-
-
-@pytest.mark.parametrize(("chosen", "expected"), [("float32", "no"), ("bf16", "bf16")])
-def test_the_recipe_decides(choose, chosen, expected):
-    assert choose(f"precision={chosen}", has_bf16=chosen == "float32")[0] == expected
-
-
-def test_a_launcher_decides(choose, monkeypatch):
-    monkeypatch.setenv(LAUNCHER, "no")
-    chosen, output = choose("precision=bf16", has_bf16=True)
-    assert chosen is None  # Accelerate reads the environment variable
-    assert "launcher" in output
+    assert logged in caplog.text
 
 
 def test_a_resumed_run_keeps_its_precision_on_another_machine(tmp_path, monkeypatch):

@@ -11,14 +11,14 @@ from unittest.mock import patch
 import pytest
 from conftest import (
     SMALL_RUN,
-    Killed,
     equal_weights,
     few_sentences,
-    kill_at_update,
+    killed_run,
     mixed_in,
     quick_run,
     read_metrics,
     train_losses,
+    unchanged,
     updates,
 )
 from filelock import FileLock
@@ -29,11 +29,13 @@ from waiting import LONGEST
 from modeling_scratch.data.batches import BinCollator
 from modeling_scratch.data.tokenizer import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.recipe.reading import load_recipe, recipe_text
 from modeling_scratch.run import checkpoints
 from modeling_scratch.run import folder as run_folder
-from modeling_scratch.run.checkpoints import _differences
-from modeling_scratch.run.folder import OPTIMIZER, STATE
+from modeling_scratch.run.checkpoints import _differences, find_checkpoint
+from modeling_scratch.run.folder import RunFolder
 from modeling_scratch.run.progress import Progress
+from modeling_scratch.run.records import RECIPE
 from modeling_scratch.training import preparation
 
 
@@ -53,23 +55,19 @@ def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
     assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 
-CHANGED = "data.augment={lower_case: 0.5, drop_final_punctuation: 0.5}"
+CHANGED = ["data.augment={lower_case: 0.5, drop_final_punctuation: 0.5}", "optimization.max_steps=12"]
 MIXED = "data.mix=[{name: embedded, weight: 0.5}]"
-DRAWN = [*few_sentences(60), MIXED, "data.embedded_size=60", "optimization.optimizer=muon", CHANGED]
-STREAM = ["data.streaming=true", "data.shuffle_buffer=100", CHANGED]
+DRAWN = [*CHANGED, *few_sentences(60), MIXED, "data.embedded_size=60", "optimization.optimizer=muon"]
+STREAM = [*CHANGED, "data.streaming=true", "data.shuffle_buffer=100"]
 
 
 @pytest.mark.parametrize(
     "options", [[], DRAWN, STREAM], ids=["mid-epoch", "pairs drawn and changed in epoch 2, Muon", "stream"]
 )
-def test_a_killed_run_makes_the_same_updates_when_it_resumes(options, tmp_path, monkeypatch):
+def test_a_killed_run_makes_the_same_updates_when_it_resumes(options, trained, tmp_path):
     """With dropout, and killed one update after a checkpoint."""
-    options = [*options, "optimization.max_steps=12", "checkpoints.every=5", "evaluation.every=10"]
-    undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
-    with monkeypatch.context() as patch:
-        kill_at_update(patch, 12)
-        with pytest.raises(Killed):
-            quick_run(run, *options)
+    undisturbed = quick_run(tmp_path / "undisturbed", *options) if options else trained
+    run = killed_run(12, tmp_path / "run", *options)
     assert max(record["step"] for record in read_metrics(run, "train")) == 11
     quick_run(run, *options, resume=True)
     assert updates(run) == updates(undisturbed)
@@ -99,28 +97,6 @@ def test_a_finished_run_can_be_extended(tmp_path):
     assert equal_weights(longer, whole)
 
 
-def test_a_damaged_checkpoint_is_named_and_an_earlier_one_resumes(tmp_path, capsys):
-    options = ["optimization.max_steps=4", "checkpoints.every=2"]
-    run = quick_run(tmp_path / "run", *options)
-    undisturbed = shutil.copytree(run, tmp_path / "undisturbed")
-    for name in (OPTIMIZER, "model.safetensors", STATE):  # in reverse order of reading
-        (run / "checkpoints" / "step-0000004" / name).write_bytes(b"damaged")
-        with pytest.raises(SystemExit) as ended:
-            quick_run(run, *options, resume=True)
-        assert ended.value.code == 2
-        assert name in (error := capsys.readouterr().err) or "step-0000004: its weights" in error
-    quick_run(run, *options, resume_from="step-0000002")
-    assert updates(run) == updates(undisturbed)
-    assert equal_weights(run, undisturbed)
-
-
-def test_a_longer_run_warns_that_its_schedule_changes(tmp_path, capsys):
-    run = quick_run(tmp_path / "run", "optimization.schedule=cosine", "optimization.max_steps=1")
-    assert "schedule depends" not in capsys.readouterr().err
-    quick_run(run, "optimization.schedule=cosine", "optimization.max_steps=2", resume=True)
-    assert "schedule depends" in capsys.readouterr().err
-
-
 @pytest.fixture
 def own_data(tmp_path) -> list[str]:
     """Overrides that name copies of the small text files, to change."""
@@ -129,7 +105,7 @@ def own_data(tmp_path) -> list[str]:
     return [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
 
 
-def test_changed_training_pairs_are_refused(own_data, tmp_path, capsys):
+def test_changed_training_pairs_are_refused(own_data, tmp_path, fails):
     """Even if all lengths are the same, as when two sentences of equal length are exchanged."""
     run = quick_run(tmp_path / "run", *own_data, "optimization.max_steps=2")
     tokenizer, lines = load_tokenizers(str(run))[0], (tmp_path / "train.de").read_text().splitlines()
@@ -137,9 +113,7 @@ def test_changed_training_pairs_are_refused(own_data, tmp_path, capsys):
     other = next(row for row in range(1, len(lines)) if lengths[row] == lengths[0] and lines[row] != lines[0])
     lines[0], lines[other] = lines[other], lines[0]
     (tmp_path / "train.de").write_text("\n".join(lines) + "\n")
-    with pytest.raises(SystemExit):
-        quick_run(run, *own_data, "optimization.max_steps=4", resume=True)
-    assert "training data" in capsys.readouterr().err
+    assert "training data" in fails(run, *own_data, "optimization.max_steps=4", resume=True)
 
 
 def test_changed_validation_pairs_are_logged(own_data, tmp_path, capsys):
@@ -167,11 +141,9 @@ def test_a_run_of_an_older_version_keeps_its_tokens(own_data, tmp_path):
     assert read_metrics(run, "test")[-1]["step"] == 3
 
 
-def test_a_run_stopped_while_its_start_is_scored_resumes(trained, tmp_path):
+def test_a_run_stopped_while_its_start_is_scored_resumes(trained, tmp_path, stops):
     options = [f"model.start_from={trained}", "model.overrides={}", "optimization.max_steps=2"]
-    with pytest.raises(SystemExit) as stopped:
-        quick_run(tmp_path / "run", *options, max_minutes=0)
-    assert stopped.value.code == 75
+    stops(tmp_path / "run", *options, max_minutes=0)
     run, undisturbed = quick_run(tmp_path / "run", *options, resume=True), quick_run(tmp_path / "whole", *options)
     assert equal_weights(run, undisturbed)
     scores = [[record["bleu"] for record in read_metrics(each, "before")] for each in (run, undisturbed)]
@@ -187,17 +159,15 @@ def test_a_run_resumes_with_another_layout_of_batches(first, option, tmp_path, m
     options = ["model.overrides.dropout=0.0", option]
     whole = quick_run(tmp_path / "whole", *options)
 
-    def run(layout: str, **more) -> None:
-        with monkeypatch.context() as patch:
-            if layout == "bins":
-                patch.setattr(preparation, "make_collator", lambda recipe, accelerator, pad: BinCollator(pad, rows=2))
-            quick_run(tmp_path / "run", *options, **more)
+    def use(layout: str, patch: pytest.MonkeyPatch) -> None:
+        if layout == "bins":
+            patch.setattr(preparation, "make_collator", lambda recipe, accelerator, pad: BinCollator(pad, rows=2))
 
     with monkeypatch.context() as patch:
-        kill_at_update(patch, 15)
-        with pytest.raises(Killed):
-            run(first)
-    run({"padded": "bins", "bins": "padded"}[first], resume=True)
+        use(first, patch)
+        killed_run(15, tmp_path / "run", *options)
+    use({"padded": "bins", "bins": "padded"}[first], monkeypatch)
+    quick_run(tmp_path / "run", *options, resume=True)
     assert train_losses(tmp_path / "run") == pytest.approx(train_losses(whole), abs=1e-4)
 
 
@@ -229,20 +199,17 @@ def two_updates(after_two_updates, tmp_path):
     return shutil.copytree(after_two_updates, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
 
 
-def test_one_command_line_starts_resumes_and_leaves_a_finished_run_alone(tmp_path, capsys):
+def test_one_command_line_starts_resumes_and_leaves_a_finished_run_alone(tmp_path, stops, capsys):
     run, whole = tmp_path / "run", quick_run(tmp_path / "whole", *FOUR_UPDATES)
-    with pytest.raises(SystemExit) as ended:
-        quick_run(run, *FOUR_UPDATES, auto_resume=True, max_minutes=0)
-    assert ended.value.code == 75
+    stops(run, *FOUR_UPDATES, auto_resume=True, max_minutes=0)
     assert len(read_metrics(run, "train")) == 1
     quick_run(run, *FOUR_UPDATES, auto_resume=True)
     assert equal_weights(run, whole)
     moved = shutil.copytree(run, tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
-    before = {path: path.stat().st_mtime_ns for path in moved.rglob("*")}
     capsys.readouterr()
-    quick_run(moved, *FOUR_UPDATES, "evaluation.batch_size=3", auto_resume=True)
+    with unchanged(moved):
+        quick_run(moved, *FOUR_UPDATES, "evaluation.batch_size=3", auto_resume=True)
     assert "is finished" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
     quick_run(moved, *FOUR_UPDATES, "evaluation.num_beams=1", auto_resume=True)  # its test set is scored again
     assert [record["num_beams"] for record in read_metrics(moved, "test")] == [1]
     assert equal_weights(moved, whole)
@@ -288,15 +255,21 @@ def test_files_that_a_finished_run_has_lost_are_written_again(lost, two_updates,
     assert (two_updates / lost).read_bytes() == before
 
 
-def test_a_finished_run_without_weights_keeps_its_scores(two_updates, capsys):
+def test_a_finished_run_without_weights_keeps_its_scores(two_updates, fails):
     shutil.rmtree(two_updates / "checkpoints")
     (two_updates / "model.safetensors").unlink()
     records = read_metrics(two_updates)
-    with pytest.raises(SystemExit) as ended:
-        quick_run(two_updates, *TWO_UPDATES, auto_resume=True)
-    assert ended.value.code == 2
-    assert "checkpoint" in capsys.readouterr().err
+    assert "checkpoint" in fails(two_updates, *TWO_UPDATES, auto_resume=True)
     assert read_metrics(two_updates) == records
+
+
+def test_a_longer_run_warns_that_its_schedule_changes(two_updates, caplog):
+    recipe = load_recipe(two_updates / RECIPE, ["optimization.schedule=cosine"])
+    (two_updates / RECIPE).write_text(recipe_text(recipe))
+    for most, warns in ((2, False), (3, True)):
+        recipe.optimization.max_steps = most
+        find_checkpoint(RunFolder(two_updates), recipe, None)
+        assert ("schedule depends" in caplog.text) == warns
 
 
 def test_keys_that_change_no_update_may_change(two_updates, capsys):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from accelerate import tracking
-from conftest import quick_run, read_metrics
+from conftest import quick_run, read_metrics, unchanged
 
 from modeling_scratch.run.log import _named
 from modeling_scratch.run.progress import Progress
@@ -19,6 +19,7 @@ class Server:
     problems: dict[str, Exception]
     runs: dict[str, str]  # names by id
     steps: list[tuple[str, int]]  # (id, step)
+    closed: list[str]  # ids
 
     def __init__(self, project, run_name=None, run_id=None):
         self.given = run_name, run_id
@@ -44,40 +45,54 @@ class Server:
 
     def finish(self):
         self._ask("finish")
+        self.closed.append(self.id)
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "mlflow", Server)
-    monkeypatch.setattr(tracking, "_available_trackers", [tracking.LoggerType.MLFLOW])
-    Server.problems, Server.runs, Server.steps = {}, {}, []
+    monkeypatch.setattr(tracking, "_available_trackers", [tracking.LoggerType.MLFLOW, tracking.LoggerType.TENSORBOARD])
+    Server.problems, Server.runs, Server.steps, Server.closed = {}, {}, [], []
     return Server
 
 
-def test_a_tracker_without_an_account_ends_a_run_before_anything_is_written(server, trained, tmp_path, capsys):
+def test_a_tracker_without_an_account_ends_a_run_before_anything_is_written(server, trained, tmp_path, fails):
     server.problems = {"start": ValueError("no API key\nconfigured"), "finish": AttributeError("not started")}
-    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-    for folder, options in ((tmp_path / "new", {}), (trained, {"overwrite": True}), (trained, {"resume": True})):
-        with pytest.raises(SystemExit) as ended:
-            quick_run(folder, "trackers=[mlflow]", **options)
-        assert ended.value.code == 2
-        lines = capsys.readouterr().err.splitlines()
-        assert lines[-1].startswith("error: trackers: mlflow cannot start; ")
-        assert "(ValueError: no API key configured)" in lines[-1]
+    with unchanged(trained):
+        for folder, options in ((tmp_path / "new", {}), (trained, {"overwrite": True}), (trained, {"resume": True})):
+            line = fails(folder, "trackers=[mlflow]", **options)
+            assert line.startswith("error: trackers: mlflow cannot start; ")
+            assert "(ValueError: no API key configured)" in line
     assert not (tmp_path / "new").exists()
-    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-def test_a_resumed_run_continues_in_the_run_of_its_tracker(server, tmp_path):
-    """Which is named after its folder, and not by Python's random generator, whose seed the recipe sets."""
-    with pytest.raises(SystemExit):
-        quick_run(tmp_path / "run", *UPDATES, max_minutes=0)
-    quick_run(tmp_path / "run", *UPDATES, resume=True)
+def test_a_resumed_run_continues_in_the_runs_of_its_trackers(server, tmp_path, stops):
+    """
+    Which are named after its folder, and not by Python's random generator, whose seed the recipe sets. Trackers are
+    also closed when a run is stopped.
+    """
+    pytest.importorskip("tensorboard")
+    run, options = tmp_path / "run", ["trackers=[mlflow, tensorboard]", "optimization.max_steps=2"]
+    stops(run, *options, max_minutes=0)
+    assert server.closed == ["id-0"]
+    quick_run(run, *options, resume=True)
     assert server.steps == [("id-0", 1), ("id-0", 2)]
-    quick_run(tmp_path / "run", *UPDATES, overwrite=True)
+    assert len(list((run / "tracking" / "modeling_scratch").glob("events.out.tfevents.*"))) == 2
+    quick_run(run, *options, overwrite=True)
     assert server.steps[2:] == [("id-1", 1), ("id-1", 2)]
+    assert len(list((run / "tracking" / "modeling_scratch").glob("events.out.tfevents.*"))) == 1
+    assert server.closed == ["id-0", "id-0", "id-1"]
     assert all(name.startswith("run-") for name in server.runs.values())
     assert len({*server.runs.values()}) == 2
+
+
+def test_a_resumed_run_continues_in_its_run_of_trackio(tmp_path, stops):
+    trackio = pytest.importorskip("trackio")
+    options = ["trackers=[trackio]", "optimization.max_steps=2"]
+    stops(tmp_path / "run", *options, max_minutes=0)
+    quick_run(tmp_path / "run", *options, resume=True)
+    (run,) = trackio.Api().runs("modeling_scratch")
+    assert run.name.startswith("run-")
 
 
 @pytest.mark.parametrize("problem", ["log", "finish"])
@@ -96,3 +111,4 @@ def test_ids_have_only_characters_that_trackers_accept():
     assert given["swanlab"]["id"].endswith("lll -2- 50 -- ü-v1.0_(a+b)=c@d-0123abcd")
     assert len(given["wandb"]["id"]) == len(given["swanlab"]["id"]) == 128
     assert given["wandb"]["name"] == given["mlflow"]["run_name"]
+    assert given["wandb"]["resume"] == "allow"

@@ -1,7 +1,9 @@
 """Whole runs of train.py: files, records, vocabularies, fine-tuning, trackers, test sets."""
 
 import re
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import pytest
 import sacrebleu
 import torch
 from accelerate import Accelerator
-from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_evaluation, weights
+from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_evaluation, unchanged, weights
 from datasets import Dataset
 from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM
@@ -141,59 +143,11 @@ def test_too_small_a_limit_on_translations_is_logged(tmp_path, capsys):
     assert "evaluation.max_new_tokens" not in capsys.readouterr().err
 
 
-def test_a_sentence_to_translate_beyond_learned_positions_fails_before_training(tmp_path, capsys):
+def test_a_sentence_to_translate_beyond_learned_positions_fails_before_training(tmp_path, fails):
     positions = ["model.overrides.position_embedding_type=learned", "model.overrides.max_position_embeddings=12"]
-    with pytest.raises(SystemExit):
-        quick_run(tmp_path / "run", *positions, "data.max_source_tokens=12", "data.max_target_tokens=12")
-    assert re.search(r"error: the (test|validation) split: .*\d\d tokens", capsys.readouterr().err)
+    line = fails(tmp_path / "run", *positions, "data.max_source_tokens=12", "data.max_target_tokens=12")
+    assert re.search(r"error: the (test|validation) split: .*\d\d tokens", line)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_tracker_that_cannot_start_is_a_user_error(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("tensorboard")
-
-    def init(*_, **__):
-        raise KeyError("api_key not configured")
-
-    monkeypatch.setattr(Accelerator, "init_trackers", init)
-    with pytest.raises(SystemExit) as ended:
-        quick_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
-    assert ended.value.code == 2
-    assert "api_key not configured" in capsys.readouterr().err
-
-
-def test_a_resumed_run_continues_in_its_tracker(tmp_path, monkeypatch):
-    """The tracker is also closed when a run is stopped."""
-    pytest.importorskip("tensorboard")
-    from accelerate.tracking import TensorBoardTracker
-
-    init_trackers, finish, names, closed = Accelerator.init_trackers, TensorBoardTracker.finish, [], []
-
-    def init(self, project, init_kwargs):
-        assert init_kwargs["wandb"]["resume"] == "allow"
-        names.append(init_kwargs["wandb"]["id"])
-        return init_trackers(self, project)
-
-    monkeypatch.setattr(Accelerator, "init_trackers", init)
-    monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: closed.append(names[-1]) or finish(self))
-    options = ["trackers=[tensorboard]", "optimization.max_steps=2"]
-    with pytest.raises(SystemExit):
-        quick_run(tmp_path / "run", *options, max_minutes=0)
-    quick_run(tmp_path / "run", *options, resume=True)
-    assert list((tmp_path / "run" / "tracking").rglob("events.out.tfevents.*"))
-    quick_run(tmp_path / "run", *options, overwrite=True)
-    assert names[0] == names[1] != names[2]
-    assert closed == names
-
-
-def test_a_resumed_run_continues_in_its_run_of_trackio(tmp_path):
-    trackio = pytest.importorskip("trackio")
-    options = ["trackers=[trackio]", "optimization.max_steps=2"]
-    with pytest.raises(SystemExit):
-        quick_run(tmp_path / "run", *options, max_minutes=0)
-    quick_run(tmp_path / "run", *options, resume=True)
-    (run,) = trackio.Api().runs("modeling_scratch")
-    assert run.name.startswith("run-")
 
 
 def test_a_run_in_bf16_has_nearly_the_losses_of_float32_and_saves_float32(trained, tmp_path, monkeypatch):
@@ -208,43 +162,48 @@ def test_a_run_in_bf16_has_nearly_the_losses_of_float32_and_saves_float32(traine
 
 
 def test_evaluate_prints_the_recorded_scores_and_writes_nothing(trained, capsys):
-    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-    run_evaluation(str(trained))
+    with unchanged(trained):
+        run_evaluation(str(trained))
     output = capsys.readouterr().out
     (record,) = read_metrics(trained, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
         expected = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
         assert expected in output
     assert "40 sentences of test" in output
-    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-def test_named_test_sets_are_scored(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def with_named_sets(tmp_path_factory) -> tuple[Path, str]:
+    """A run with named test sets, whose averaged weights are evaluated, and what it prints."""
     _, validation, test = (option.partition("=")[2] for option in few_sentences())
-    sets = f"data.test_sets={{held-out: {validation}, again: {test}, taken-away: null}}"
-    run = quick_run(tmp_path / "run", "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets)
-    output = capsys.readouterr().out
+    options = [f"data.test_sets={{held-out: {validation}, again: {test}, taken-away: null}}"]
+    options += ["checkpoints.average_last=2", "optimization.max_steps=4", "checkpoints.every=2", "evaluation.every=2"]
+    with redirect_stdout(StringIO()) as output:
+        run = quick_run(tmp_path_factory.mktemp("named") / "run", *options)
+    return run, output.getvalue()
+
+
+def test_named_test_sets_are_scored(with_named_sets, capsys):
+    run, output = with_named_sets
     final = {record.get("name"): record for record in read_metrics(run, "test") if record["final"]}
     assert set(final) == {None, "held-out", "again"}
     assert {record["sentences"] for record in final.values()} == {40}
-    assert re.findall(r"^On (.*):$", output, re.MULTILINE) == ["test", "held-out", "again"]
+    assert re.findall(r"^On (.*):$", output, re.MULTILINE) == ["validation", "test", "held-out", "again"]
     run_evaluation(str(run))
     scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
     card = str(build_card(run, "ada/model", run_of(run)))
     assert f"| held-out | {final['held-out']['bleu']:.2f} ± " in card
-    assert test.removesuffix("/test") not in card
+    assert str(Path(few_sentences()[2].partition("=")[2]).parent) not in card
 
 
-def test_recorded_scores_are_those_of_the_saved_translations(tmp_path):
-    """On validation (of averaged weights), on test, and on a named test set."""
-    further = few_sentences()[1].partition("=")[2]
-    options = [f"data.test_sets={{further: {further}}}", "checkpoints.average_last=2", "optimization.max_steps=10"]
-    run = quick_run(tmp_path / "run", *options, "checkpoints.every=5", "evaluation.every=5")
+def test_recorded_scores_are_those_of_the_saved_translations(with_named_sets):
+    """On validation (of averaged weights), on test, and on named test sets."""
+    run, _ = with_named_sets
     final = {record.get("name") or record["split"]: record for record in read_metrics(run) if record.get("final")}
-    assert set(final) == {"validation", "test", "further"}
+    assert set(final) == {"validation", "test", "held-out", "again"}
     for name, record in final.items():
-        prefix = few_sentences()[2 if name == "test" else 1].partition("=")[2]
+        prefix = few_sentences()[2 if name in ("test", "again") else 1].partition("=")[2]
         references = Path(f"{prefix}.de").read_text(encoding="utf-8").splitlines()
         lines = (run / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         assert sacrebleu.corpus_chrf(lines, [references]).score == record["chrf"]
