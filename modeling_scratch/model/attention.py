@@ -60,9 +60,13 @@ class ScratchAttention(nn.Module):
         self.v_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
         self.o_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
-    def split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        """(batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim)."""
-        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+    def split_heads(self, states: torch.Tensor, beams: int = 1) -> torch.Tensor:
+        """
+        (batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim). The tokens of
+        every `beams` consecutive rows are merged into one row: (batch_size / beams, num_heads, beams * sequence_length,
+        head_dim).
+        """
+        return states.reshape(-1, beams * states.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def forward(
         self,
@@ -77,8 +81,10 @@ class ScratchAttention(nn.Module):
         """
         Args:
             hidden_states: (batch_size, query_length, d_model).
-            encoder_hidden_states: for cross-attention, (batch_size, source_length, d_model).
-            attention_mask: 4-D, added to the scores; None: attend to everything or, if causal, to nothing later.
+            encoder_hidden_states: for cross-attention, (batch_size, source_length, d_model); with fewer rows where
+                beams share a source.
+            attention_mask: 4-D, added to the scores; None: attend to everything or, if causal, to nothing later. Where
+                beams share keys, (sentences, 1 or heads, beams, slots).
             rotation: cos and sin of rotary positions, (batch_size or 1, query_length, head_dim) each.
             past_key_values: the key/value cache. Self-attention appends to its layer `layer_idx`; cross-attention fills
                 that layer at the first step and reads it afterwards.
@@ -88,15 +94,15 @@ class ScratchAttention(nn.Module):
             (batch_size, query_length, d_model), and the weights, (batch_size, num_heads, query_length, key_length), or
             None if attention is not eager.
         """
-        cache = None
+        cache, beams = None, getattr(past_key_values, "beams", 1)  # in our own search, those that share keys and values
         if past_key_values is not None:
             cache = past_key_values.cross_attention_cache if self.is_cross else past_key_values.self_attention_cache
-        query = self.split_heads(self.q_proj(hidden_states))
+        query = self.split_heads(self.q_proj(hidden_states), beams)
         if self.is_cross and cache is not None and past_key_values.is_updated.get(layer_idx):
             key, value = cache.layers[layer_idx].keys, cache.layers[layer_idx].values
         else:
-            attended = encoder_hidden_states if self.is_cross else hidden_states
-            key, value = self.split_heads(self.k_proj(attended)), self.split_heads(self.v_proj(attended))
+            attended, merged = (encoder_hidden_states, 1) if self.is_cross else (hidden_states, beams)
+            key, value = (self.split_heads(project(attended), merged) for project in (self.k_proj, self.v_proj))
             if rotation is not None:
                 query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
             if cache is not None:
@@ -111,7 +117,8 @@ class ScratchAttention(nn.Module):
             output = self.sdpa(query, key, value, attention_mask, dropout, is_causal)
         else:
             raise ValueError(f"attn_implementation is {implementation!r}; this model has 'sdpa' and 'eager'")
-        return self.o_proj(output.transpose(1, 2).flatten(2)), weights
+        output = output.transpose(1, 2).reshape(*hidden_states.shape[:2], self.num_heads * self.head_dim)
+        return self.o_proj(output), weights
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
         """Like `eager_attention`, but with PyTorch's kernels and without the weights."""

@@ -68,7 +68,7 @@ class SearchCache:
     """
 
     def __init__(self):
-        self.beams = 1  # of a sentence, which share keys and values; the decoder gets them as one row of tokens
+        self.beams = 1  # consecutive decoder rows of a sentence, which share keys and values
         self.length = 0  # target tokens that every layer has seen
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}

@@ -60,8 +60,7 @@ def next_logits(
     model: nn.Module, tokens: torch.Tensor, states: torch.Tensor, bias: torch.Tensor | None, cache: Any
 ) -> torch.Tensor:
     """
-    A decoding step. The beams of a sentence, which have one new token each, are given to the decoder as one row of
-    tokens, whose keys and values they share; the cache's bias hides from each beam what belongs to others.
+    A decoding step.
 
     Args:
         tokens: the new ones, (rows, new tokens).
@@ -72,9 +71,8 @@ def next_logits(
     Returns:
         The logits after the last token, (rows, vocabulary).
     """
-    beams = cache.beams
-    logits = model(
-        decoder_input_ids=tokens if beams == 1 else tokens.view(-1, beams),
+    return model(
+        decoder_input_ids=tokens,
         encoder_outputs=BaseModelOutput(last_hidden_state=states),
         attention_mask=bias,
         past_key_values=cache,
@@ -82,8 +80,7 @@ def next_logits(
         output_attentions=False,
         output_hidden_states=False,
         return_dict=True,
-    ).logits
-    return logits[:, -1] if beams == 1 else logits.flatten(0, 1)
+    ).logits[:, -1]
 
 
 class Decoder:

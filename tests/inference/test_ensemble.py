@@ -96,7 +96,7 @@ def test_every_member_reads_each_token_once(members):
         member.lm_head.register_forward_pre_hook(lambda head, given: widths.append(given[0].shape[:2]))
     Ensemble(members).generate(**SOURCE, num_beams=3, max_new_tokens=5, eos_token_id=None)
     assert encoded == [6] * 3
-    assert widths == [(6, 1)] * 3 + [(6, 3)] * 3 * 4
+    assert widths == [(6, 1)] * 3 + [(18, 1)] * 3 * 4
 
 
 @pytest.mark.parametrize("settings", [{"use_cache": False}, {"use_cache": False, "num_beams": 3}], ids=str)

@@ -42,6 +42,37 @@ def hooked_head(model):
     return model
 
 
+def steered(where):
+    """Activation steering: a vector is added to the states of the last position, (batch_size, d_model)."""
+
+    def steer(model):
+        vector = 3 * torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+        def add(states):
+            states = states.clone()
+            states[:, -1] += vector
+            return states
+
+        where(model, add)
+        return model
+
+    return steer
+
+
+def hook_layer(model, add):
+    layer = model.model.decoder.layers[0]
+    layer.register_forward_hook(lambda module, inputs, output: (add(output[0]), *output[1:]))
+
+
+def hook_output_of_attention(model, add):
+    projection = model.model.decoder.layers[1].self_attn.o_proj
+    projection.register_forward_pre_hook(lambda module, inputs: (add(inputs[0]),))
+
+
+def hook_input_of_head(model, add):
+    model.lm_head.register_forward_pre_hook(lambda module, inputs: (add(inputs[0]),))
+
+
 def hooked_embedding(model):
     model.model.decoder.embed_tokens.register_forward_hook(lambda module, inputs, output: output.flip(-1))
     return model
@@ -122,6 +153,9 @@ CHANGES = {
     "a projection's forward": patched_projection,
     "a hook of the head": hooked_head,
     "a hook of the embedding": hooked_embedding,
+    "a layer that is steered": steered(hook_layer),
+    "attention that is steered": steered(hook_output_of_attention),
+    "a head that is steered": steered(hook_input_of_head),
     "another norm": patched_norm,
     "dropout": with_dropout,
     "dropout of another class": with_dropout_always,
@@ -133,7 +167,7 @@ CHANGES = {
 INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 2, "no_repeat_ngram_size": 2}])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "no_repeat_ngram_size": 2}])
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_changed_is_called(name, settings, make_wide_model, sentences, loops, monkeypatch):
     ids, mask = padded(sentences, 9)

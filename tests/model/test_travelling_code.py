@@ -128,8 +128,8 @@ EDITS = {
         "hidden_states = residual + 0.3 * hidden_states.tanh()",
     ),
     "attention.py": (
-        "query = self.split_heads(self.q_proj(hidden_states))",
-        "query = self.split_heads(self.q_proj(hidden_states).flip(-1))",
+        "query = self.split_heads(self.q_proj(hidden_states), beams)",
+        "query = self.split_heads(self.q_proj(hidden_states).flip(-1), beams)",
     ),
     "position_embeddings.py": ("distances = (query", "distances = 3 * (query"),
     "stacks.py": ("return inputs_embeds * self.embed_scale", "return inputs_embeds.sin() * self.embed_scale"),
