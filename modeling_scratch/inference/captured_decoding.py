@@ -16,8 +16,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..errors import UserError
-from ..model.cache import SearchCache
+from ..model import ScratchForConditionalGeneration  # registers the model with the Auto classes
 from ..model.search import Decoder, next_logits
+from ..model.stacks import ScratchPreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +40,18 @@ def capture_decoding(model: PreTrainedModel) -> None:
     hooks.
 
     Raises:
-        UserError: the model is an ensemble, or not on a GPU.
+        UserError: the model is an ensemble, runs other code than this package's, or is not on a GPU.
     """
-    if model.device.type not in _DEVICES or model.new_search_cache is not SearchCache:
-        what = "an ensemble" if model.device.type in _DEVICES else f"on the {model.device.type}"
-        raise UserError(f"decoding steps are captured for one model on a GPU; this one is {what}")
-    vars(model)["faster_decoder"] = _CapturedSteps().decoder
+    if model.device.type not in _DEVICES:
+        what = f"on the {model.device.type}"
+    elif isinstance(model, ScratchForConditionalGeneration):
+        vars(model)["faster_decoder"] = _CapturedSteps().decoder
+        return
+    elif isinstance(model, ScratchPreTrainedModel):
+        what = "an ensemble"
+    else:
+        what = f"of other code, {type(model).__module__}; load one of this project without trust_remote_code"
+    raise UserError(f"decoding steps are captured for one model on a GPU; this one is {what}")
 
 
 class _FixedLayers:

@@ -30,10 +30,6 @@ class EnsembleCache:
     def __init__(self, size: int):
         self.members = [SearchCache() for _ in range(size)]
 
-    @property
-    def beams(self) -> int:
-        return self.members[0].beams
-
     def get_seq_length(self) -> int:
         return self.members[0].get_seq_length()
 

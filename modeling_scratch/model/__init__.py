@@ -29,17 +29,12 @@ def __getattr__(name: str):
     from . import modeling_scratch, stacks
     from .configuration_scratch import ScratchConfig
 
-    classes = {"AutoConfig": ScratchConfig, "AutoModel": modeling_scratch.ScratchModel}
-    classes["AutoModelForSeq2SeqLM"] = modeling_scratch.ScratchForConditionalGeneration
-    classes["AutoModelForTextEncoding"] = modeling_scratch.ScratchEncoderModel
     AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)
     # Of several classes, Transformers takes the one that the config's `architectures` names, else the first.
     parts = (modeling_scratch.ScratchEncoderModel, stacks.ScratchEncoder, stacks.ScratchDecoder)
-    AutoModel.register(ScratchConfig, (classes["AutoModel"], *parts), exist_ok=True)
-    AutoModelForSeq2SeqLM.register(ScratchConfig, classes["AutoModelForSeq2SeqLM"], exist_ok=True)
+    AutoModel.register(ScratchConfig, (modeling_scratch.ScratchModel, *parts), exist_ok=True)
+    AutoModelForSeq2SeqLM.register(ScratchConfig, modeling_scratch.ScratchForConditionalGeneration, exist_ok=True)
     AutoModelForTextEncoding.register(ScratchConfig, parts[:2], exist_ok=True)
-    for auto_class, model_class in classes.items():  # makes save_pretrained copy the code beside the weights
-        model_class.register_for_auto_class(auto_class)
     found = {exported: getattr(modeling_scratch, exported) for exported in __all__}
     globals().update(found)
     return found[name]

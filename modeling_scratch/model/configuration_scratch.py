@@ -55,6 +55,7 @@ class ScratchConfig(PreTrainedConfig):
     """
 
     model_type = "scratch"
+    _auto_class = "AutoConfig"  # makes save_pretrained copy the code beside the weights, as do those of the models
     keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {
         "hidden_size": "d_model",

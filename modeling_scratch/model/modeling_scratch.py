@@ -78,6 +78,7 @@ def _refuse_parts(config: ScratchConfig, *names: str) -> None:
 class ScratchEncoderModel(ScratchPreTrainedModel):
     """The encoder alone, which also loads from a full checkpoint: sentences in, a vector per token out."""
 
+    _auto_class = "AutoModelForTextEncoding"
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\."]
 
     def __init__(self, config: ScratchConfig):
@@ -109,6 +110,8 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
 
 class ScratchModel(ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
+
+    _auto_class = "AutoModel"
 
     def __init__(self, config: ScratchConfig):
         _refuse_parts(config, "ScratchEncoderModel", "ScratchEncoder", "ScratchDecoder")
@@ -174,7 +177,8 @@ class ScratchModel(ScratchPreTrainedModel):
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             needed = "decoder_input_ids, decoder_inputs_embeds or, in the model with a loss, labels"
-            raise ValueError(f"the decoder needs {needed}: got none")
+            made = "DataCollatorForSeq2Seq(tokenizer, model) makes decoder_input_ids and labels"
+            raise ValueError(f"the decoder needs {needed}: got none ({made})")
         if (segment_ids is None) != (decoder_segment_ids is None):
             raise ValueError("segment_ids and decoder_segment_ids come together")
         if encoder_outputs is None:
@@ -217,6 +221,7 @@ class ScratchModel(ScratchPreTrainedModel):
 class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
 
+    _auto_class = "AutoModelForSeq2SeqLM"
     new_search_cache = SearchCache  # the key/value cache of our own search; an ensemble overrides this
 
     def __init__(self, config: ScratchConfig):

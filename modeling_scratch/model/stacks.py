@@ -122,7 +122,7 @@ class ScratchStack(ScratchPreTrainedModel):
     """Base class of encoder and decoder: embedding, positions, layers, final norm."""
 
     ids_name: str  # what a whole model calls the input_ids of this stack
-    _auto_class = "AutoModel"  # makes save_pretrained copy the code beside the weights
+    _auto_class = "AutoModel"
     _fsdp_plan = {"layers.*": "free_full_weight"}  # a whole model finds it as "encoder.layers.*" and so on
 
     def __init__(

@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import nn
 
+from ..model import ScratchForConditionalGeneration  # noqa: F401 (registers the model with the Auto classes)
 from ..model.masking import IGNORE_INDEX, can_look_at
 from ..model.modeling_scratch import divisor
 

@@ -118,12 +118,12 @@ DAMAGE = {
     "tokenizer": (exchange_tokenizer, "not the model that the run has scored"),
     "settings": (edit("generation_config.json", '"max_new_tokens": 8', '"max_new_tokens": 1'), "on record"),
     "byte order mark": (edit("generation_config.json", "{", "\ufeff{"), "generation_config.json.*BOM"),
-    "file missing": (lambda run: (run / "loss.py").unlink(), "loss.py"),
+    "file missing": (lambda run: (run / "text.py").unlink(), "text.py"),
     "token": (edit("config.json", "{", f'{{"note": "hf_{"a" * 30}",'), "config.json.*token"),
 }
 # Found only in a fresh process, as on a stranger's machine. A default test that starts one is in test_push.py.
 DAMAGE_FOR_STRANGERS = {
-    "import": (edit("loss.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
+    "import": (edit("masking.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
     "other code": (edit("position_embeddings.py", "10000.0", "20000.0"), r"logits \(by "),
     "pipeline": (edit("translation_pipeline.py", "{self._key: text}", '{self._key: "x"}'), "pipeline: "),
     "handler": (add_handler, "other answers of handler.py:"),

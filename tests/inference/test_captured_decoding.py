@@ -13,6 +13,7 @@ import torch
 from conftest import FEW_LAYERS, every_choice_and_slowly_every_variant, padded
 from cuda_graphs import capture_on_cpu
 from search_cases import SETTINGS, check_random_cases, inherited, same
+from transformers import MarianConfig, MarianMTModel
 from waiting import wait_until
 
 from modeling_scratch.errors import UserError
@@ -136,12 +137,15 @@ def test_steps_of_long_searches_are_not_captured(search, steps):
     assert not steps
 
 
-def test_an_ensemble_and_another_device_are_refused(make_model, monkeypatch):
+def test_an_ensemble_other_code_and_another_device_are_refused(make_model, monkeypatch):
     with pytest.raises(UserError, match="this one is on the cpu"):
         capture_decoding(make_model())
     monkeypatch.setattr(captured_decoding, "_DEVICES", {"cpu"})
     with pytest.raises(UserError, match="this one is an ensemble"):
         capture_decoding(Ensemble([make_model(), make_model()]))
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9, "pad_token_id": 0}
+    with pytest.raises(UserError, match="this one is of other code"):
+        capture_decoding(MarianMTModel(MarianConfig(**sizes, encoder_attention_heads=1, decoder_attention_heads=1)))
 
 
 def test_weights_may_change_in_place(search, steps):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import sys
 
 import onnxruntime
@@ -393,7 +394,7 @@ def test_every_head_is_saved_with_its_code(make_model, tmp_path):
         auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
         if head in whole or name == "ScratchEncoderModel":
             assert auto_map["AutoModelForTextEncoding"] == "modeling_scratch.ScratchEncoderModel"
-            assert {"modeling_scratch.py", "stacks.py", "pretrained.py"} <= {path.name for path in folder.glob("*.py")}
+            assert {"modeling_scratch.py", "stacks.py", "text.py"} <= {path.name for path in folder.glob("*.py")}
         assert ("AutoModelForSeq2SeqLM" in auto_map) == (head in whole)
         assert auto_map["AutoModel"].rpartition(".")[2] == (name if head in parts else "ScratchModel")
         assert (folder / f"{auto_map['AutoModel'].partition('.')[0]}.py").is_file()
@@ -411,6 +412,41 @@ def test_every_head_is_saved_with_its_code(make_model, tmp_path):
     for loader, head in refused:
         with pytest.raises(ValueError, match="was saved alone"):
             loader.from_pretrained(tmp_path / head.__class__.__name__)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "import pickle; model = pickle.load(open('model', 'rb'))",
+        pytest.param(
+            "from modeling_scratch.model.modeling_scratch import ScratchForConditionalGeneration as Model\n"
+            "model = Model.from_pretrained('saved')",
+            marks=pytest.mark.slow,
+        ),
+        *(
+            pytest.param(
+                f"import modeling_scratch.{module}\nfrom transformers import AutoModelForSeq2SeqLM\n"
+                "model = AutoModelForSeq2SeqLM.from_pretrained('saved', trust_remote_code=True)",
+                marks=marks,
+            )
+            for module, *marks in (
+                ("training.fast_layers",),
+                ("training.fused_loss", pytest.mark.slow),
+                ("inference.captured_decoding", pytest.mark.slow),
+            )
+        ),
+    ],
+    ids=["pickle", "a module", "fast_layers", "fused_loss", "captured_decoding"],
+)
+def test_a_model_is_of_this_package_and_saved_with_its_code_however_it_came(load, make_model, tmp_path):
+    model = make_model()
+    model.save_pretrained(tmp_path / "saved")
+    (tmp_path / "model").write_bytes(pickle.dumps(model))
+    code = f"import os; os.chdir({str(tmp_path)!r})\n{load}\nmodel.save_pretrained('again')"
+    done = run_command("-c", f"{code}\nprint(type(model).__module__)", HF_HOME=str(tmp_path / "home"))
+    assert done.stdout.strip() == "modeling_scratch.model.modeling_scratch", done.stderr
+    before, after = ({path.name for path in (tmp_path / name).glob("*.py")} for name in ("saved", "again"))
+    assert after == before > {"modeling_scratch.py"}
 
 
 @pytest.mark.parametrize("architectures", [None, [], ["ScratchForConditionalGeneration"]])
