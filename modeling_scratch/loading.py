@@ -70,11 +70,6 @@ def best_device() -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def is_amd_cpu() -> bool:
-    """Whether this is an AMD processor: no other has SSE4a."""
-    return bool(torch.cpu.get_capabilities().get("sse4a"))
-
-
 def load_config(name: str, **options) -> PreTrainedConfig:
     """The config of a model folder or Hub name. Raises UserError if there is none, or if it needs code of its own."""
     with loading(name, "config"):

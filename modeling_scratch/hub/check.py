@@ -160,14 +160,14 @@ def check_translations(folder: Path, samples: list[dict[str, str]]) -> str:
     alike = [SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs]
     if mean(alike) < ALIKE:
         place = min(range(len(alike)), key=alike.__getitem__)
-        gives, recorded = pairs[place]
+        gives, gave = pairs[place]
         raise UserError(
             f"{folder}: this is not the model that the run has scored: {beginning(sources[place])} gives "
-            f"{beginning(gives)}, but {beginning(recorded)} on record. The weights, tokenizers or generation settings "
+            f"{beginning(gives)}, but gave {beginning(gave)} then. The weights, tokenizers or generation settings "
             f"have been changed or damaged: restore them; or move {RECIPE} away, to push without the run's scores"
         )
-    same = sum(gives == recorded for gives, recorded in pairs)
-    return f"translations: of {len(pairs)} on record, {same} are the same"
+    same = sum(gives == gave for gives, gave in pairs)
+    return f"translations: of {len(pairs)} from the run, {same} are the same"
 
 
 # -- what a stranger gets ----------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Aligner:
 
     def weights(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
         """How much the target words of each pair attend to its source words; see `average_heads`."""
-        return self._each(sources, targets, lambda weights: average_heads(weights, self.heads))
+        return self._map(sources, targets, lambda weights: average_heads(weights, self.heads))
 
     def weights_by_head(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
         """
@@ -66,10 +66,10 @@ class Aligner:
         left out: a comma depends on the clause after it, not on its word. Target words beyond the last learned position
         have zeros, and thus no links.
         """
-        return self._each(sources, targets, lambda weights: weights)
+        return self._map(sources, targets, lambda weights: weights)
 
     @torch.no_grad()
-    def _each(
+    def _map(
         self, sources: Sequence[str], targets: Sequence[str], reduce: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
         """`weights_by_head`, each pair's reduced as soon as computed, since those of all pairs may take gigabytes."""
@@ -77,7 +77,7 @@ class Aligner:
         written = [_tokenize(self.target_tokenizer, text, is_target=True) for text in targets]
         if getattr(self.model.config, "position_embedding_type", None) == "learned":  # other kinds have no limit
             limit = self.model.config.max_position_embeddings
-            written = [_Text(each.ids[:limit], each.words, each.word_of[:limit]) for each in written]
+            written = [_Text(text.ids[:limit], text.words, text.word_of[:limit]) for text in written]
         pairs, shape = list(zip(read, written, strict=True)), _shape(self.model)
         lengths = [len(x.ids) + len(y.ids) if x.ids and y.ids else 0 for x, y in pairs]
         found: list[torch.Tensor | None] = [None] * len(pairs)
@@ -139,7 +139,7 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = F
     ids, word_of = [], []
     for index, piece in enumerate(pieces):
         has_letters = [any(map(str.isalnum, token)) for token in tokenizer.convert_ids_to_tokens(piece)]
-        word_of += [index if each or not any(has_letters) else -1 for each in has_letters]
+        word_of += [index if has_some or not any(has_letters) else -1 for has_some in has_letters]
         ids += piece
     return _Text([*ids, tokenizer.eos_token_id], words, [*word_of, -1])
 
@@ -241,7 +241,7 @@ def choose_heads(weights: Sequence[torch.Tensor], sure: Sequence[Links]) -> tupl
     """
     layers, heads = weights[0].shape[:2]
     by_layer = [[[layer, head] for head in range(heads)] for layer in range(layers)]
-    candidates = [None, *by_layer, *([each] for layer in by_layer for each in layer)]
-    rates = [alignment_error_rate([links_of(average_heads(each, c)) for each in weights], sure) for c in candidates]
+    candidates = [None, *by_layer, *([head] for layer in by_layer for head in layer)]
+    rates = [alignment_error_rate([links_of(average_heads(pair, c)) for pair in weights], sure) for c in candidates]
     best = rates.index(min(rates))
     return candidates[best], rates[best]

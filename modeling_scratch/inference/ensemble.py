@@ -33,21 +33,21 @@ class EnsembleCache:
     def get_seq_length(self) -> int:
         return self.members[0].get_seq_length()
 
-    def _each(self, method: Callable, *args) -> None:
+    def _call(self, method: Callable, *args) -> None:
         for cache in self.members:
             method(cache, *args)
 
     def advance(self, new: int) -> None:
-        self._each(SearchCache.advance, new)
+        self._call(SearchCache.advance, new)
 
     def reorder(self, parents: torch.Tensor) -> None:
-        self._each(SearchCache.reorder, parents)
+        self._call(SearchCache.reorder, parents)
 
     def branch(self, beams: int) -> None:
-        self._each(SearchCache.branch, beams)
+        self._call(SearchCache.branch, beams)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
-        self._each(SearchCache.keep_sentences, sentences)
+        self._call(SearchCache.keep_sentences, sentences)
 
 
 _NOT_OF_ENSEMBLES = {"position_ids", "inputs_embeds", "output_attentions", "output_hidden_states"}  # of `generate`
@@ -173,13 +173,13 @@ def load_together(
     if len(names) == 1:
         source, target = load_tokenizers(names[0], **options[0])
         return load_translator(names[0], **options[0]), source, target
-    for name, each in zip(names, options, strict=True):
-        check_is_scratch(name, **each)
+    for name, chosen in zip(names, options, strict=True):
+        check_is_scratch(name, **chosen)
     # Compared before weights are loaded, or downloaded.
-    tokenizers = [load_tokenizers(name, **each) for name, each in zip(names, options, strict=True)]
+    tokenizers = [load_tokenizers(name, **chosen) for name, chosen in zip(names, options, strict=True)]
     sides = ("source tokenizer", "target tokenizer")
     _check_equal(names, [dict(zip(sides, map(_content, pair), strict=True)) for pair in tokenizers])
-    members = [load_translator(name, **each) for name, each in zip(names, options, strict=True)]
+    members = [load_translator(name, **chosen) for name, chosen in zip(names, options, strict=True)]
     _check_equal(names, [_tokens(member) for member in members])
     return Ensemble(members), *tokenizers[0]
 

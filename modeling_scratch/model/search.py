@@ -298,8 +298,7 @@ class _BeamSearch:
         self.fill = int(config.pad_token_id or eos[0]) if eos else -1
         self.scores = [] if config.return_dict_in_generate and config.output_scores else None
         self.logits = [] if config.return_dict_in_generate and config.output_logits else None
-        may_leave = self.scores is None and self.logits is None
-        self.may_leave = may_leave and all(map(is_rowwise, [*criteria, *processors]))
+        self.may_leave = self.scores is None and self.logits is None and all(map(is_rowwise, [*criteria, *processors]))
 
         zeros = torch.zeros(self.size, self.beams, dtype=torch.float32, device=device)
         self.running: Hypotheses = {

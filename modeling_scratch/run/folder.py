@@ -61,6 +61,7 @@ SEEN = ".seen-by-all-"  # how the name of a file begins that shows whether all p
 _FILES: tuple[str, ...] = (WEIGHTS, METRICS_FILE, CURVES, CONFIG_NAME, GENERATION_CONFIG_NAME, CONFIDENCE)
 _FILES += (*TOKENIZER_FILES, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
 _FILES += tuple(path.name for path in Path(configuration_scratch.__file__).parent.glob("[!_]*.py"))
+# Code of models of 0.1 and 0.2. Like all these files, --overwrite deletes it.
 _CODE_BEFORE = (
     "decoder_steps",
     "decoding",
@@ -71,7 +72,7 @@ _CODE_BEFORE = (
     "pretrained",
     "recorded_decoding",
     "vocabulary",
-)  # of 0.1, 0.2
+)
 _FILES += tuple(f"{name}.py" for name in _CODE_BEFORE)
 _STEPS = (CHECKPOINTS, r"step-\d{7,}|\.step-\d{7,}\.(?:tmp|gone)"), (AVERAGING, r"step-\d{7,}\.safetensors")
 _OF_TRACKERS = (f"{TRACKING}/{PROJECT}", f"{TRACKING}/.aim")  # of TensorBoard and Aim
@@ -163,7 +164,7 @@ class RunFolder:
     def clear(self) -> None:
         """
         Delete what runs have written, the recipe last, so that the folder still counts as a run after an interrupt. The
-        model card and the record of pushes stay for the next push; so do links to folders, and what others have put
+        model card and the file of past pushes stay for the next push; so do links to folders, and what others have put
         there, which the log names.
         """
         if not self.is_run():

@@ -34,7 +34,7 @@ _LEAST_SCALE = 1e-3
 _MOSTLY = 0.5  # share of translations that are guesses, from which on all are doubtful
 _NEVER = 1.0  # a threshold above any log-probability
 LIMIT_BITS = 2**21  # of a set of n-grams: 256 KiB
-_BITS_EACH = 8  # with four hashes, 2.4 % of the n-grams that are not in the set seem to be
+_BITS_EACH = 8  # with `_HASHES` of confidence.py, 2.4 % of the n-grams that are not in the set seem to be
 
 
 def calibrate(run: Run) -> Confidence | None:

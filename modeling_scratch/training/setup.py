@@ -31,7 +31,6 @@ from transformers import PreTrainedModel
 
 from .. import __version__
 from ..errors import ProcessError, UserError
-from ..loading import is_amd_cpu
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
 from ..run.folder import SEEN, TRACKING
@@ -156,8 +155,8 @@ def is_faster_in_bf16() -> bool:
     capabilities = torch.cpu.get_capabilities()
     if capabilities.get("avx512_bf16") and not capabilities.get("amx_bf16"):
         # Intel's processors with AVX512-FP16 have AMX, which a virtual machine may hide, leaving AVX512-BF16 with
-        # half the speed of float32. AMD's processors are faster in bf16.
-        return is_amd_cpu() or not capabilities.get("avx512_fp16")
+        # half the speed of float32. AMD's processors, the only ones with SSE4a, are faster in bf16.
+        return bool(capabilities.get("sse4a")) or not capabilities.get("avx512_fp16")
     return bool(capabilities.get("amx_bf16"))
 
 

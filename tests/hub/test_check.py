@@ -116,7 +116,7 @@ DAMAGE = {
     "weights missing": (remove_weight, r"missing.*model.encoder.layers.0.self_attn.q_proj"),
     "weights zero": (zero_the_end, "not the model that the run has scored"),
     "tokenizer": (exchange_tokenizer, "not the model that the run has scored"),
-    "settings": (edit("generation_config.json", '"max_new_tokens": 8', '"max_new_tokens": 1'), "on record"),
+    "settings": (edit("generation_config.json", '"max_new_tokens": 8', '"max_new_tokens": 1'), "but gave .* then"),
     "byte order mark": (edit("generation_config.json", "{", "\ufeff{"), "generation_config.json.*BOM"),
     "file missing": (lambda run: (run / "text.py").unlink(), "text.py"),
     "token": (edit("config.json", "{", f'{{"note": "hf_{"a" * 30}",'), "config.json.*token"),
@@ -148,12 +148,12 @@ def test_damage_to_a_folder_is_found(damage, message, run, tmp_path):
 
 
 def test_translations_that_differ_as_rounding_would_have_it_are_told(run):
-    """Where nothing is on record, too."""
+    """Where the run has none, too."""
     samples = run_of(run).samples
     assert len(samples) == 5
-    assert "5 on record, 5 are the same" in check_translations(run, samples)
+    assert "5 from the run, 5 are the same" in check_translations(run, samples)
     samples[0]["translation"] += "."
-    assert "5 on record, 4 are the same" in check_translations(run, samples)
+    assert "5 from the run, 4 are the same" in check_translations(run, samples)
     assert "NOT compared" in check_translations(run, [])
 
 
