@@ -126,14 +126,6 @@ def is_same_language(first: str, second: str) -> bool:
     return langcodes.tag_distance(codes[0], codes[1]) <= 1 and len(scripts) < 2
 
 
-def is_translatable(text: str) -> bool:
-    """
-    Whether a text has a letter or a digit and so goes to the model: 12:30 does, since other languages may write it
-    differently. White space, punctuation and symbols on their own are kept as they are.
-    """
-    return any(map(str.isalnum, text))
-
-
 def is_tag(code: str) -> bool:
     """Whether a text has the form of a language tag, such as en or pt-BR."""
     return re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) is not None

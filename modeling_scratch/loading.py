@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tokenizers.models import WordLevel
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -187,11 +186,6 @@ def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The source and target language codes that a saved tokenizer names, such as en and pt-BR; [] if it names none."""
     codes = [str(tokenizer.init_kwargs.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
     return codes if all(map(is_tag, codes)) else []
-
-
-def has_whole_symbols(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a tokenizer's vocabulary is of whole symbols, such as characters or phones, and lacks all others."""
-    return tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, WordLevel)
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -23,6 +23,15 @@ INVISIBLE = "".join(
     map(chr, (0xAD, 0x61C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF))
 )
 
+# Texts, and whether they go to a translator: those with a letter or a digit of any script. Others stay as they are, but
+# for white space around them.
+GOES_TO_A_TRANSLATOR = {
+    **dict.fromkeys(["", " \t", "\u200b", "...", " \u2014 \n", "?!", "_", "\u20ac %", "\u260e \U0001f600"], False),
+    **dict.fromkeys(["\u0301", "\u00ad-\u2060", "<> & {}", "\u3002", "\u20e3", "\u00b0", "\u2192"], False),
+    **dict.fromkeys(["a.", "(b)", "12:30", "7", "\u00b2", " \u00bd\n", "\u2168", "\u0663", "\u00aa", "\u65e5"], True),
+    **dict.fromkeys(["... \u044f", "\u2460", "\u00b5 ", "\u0e01\u0e34", "\u02b0", "The cat\u00ad sleeps ."], True),
+}
+
 
 def write_phones(folder: Path, validation: tuple[str, ...], header: str = "") -> list[str]:
     """Write tables of words and their letters in capitals as "phones"; returns the options of a run that names them."""

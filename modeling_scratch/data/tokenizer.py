@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError, as_user_error
-from ..loading import NO_REMOTE_CODE, has_whole_symbols
+from ..loading import NO_REMOTE_CODE
 from ..model.batched_generation import is_panic
-from ..model.text import INVISIBLE, SEPARATOR
+from ..model.text import INVISIBLE, SEPARATOR, has_whole_symbols
 from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
 from .sources import side_of, whole_sources

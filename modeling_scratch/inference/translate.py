@@ -11,15 +11,7 @@ from huggingface_hub import resolve_revision
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..languages import is_translatable
-from ..loading import (
-    best_device,
-    has_whole_symbols,
-    load_confidence,
-    load_config,
-    load_tokenizers,
-    load_translator,
-)
+from ..loading import best_device, load_confidence, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import (
     DEFAULT_BATCH_TOKENS,
     batches_by_length,
@@ -30,7 +22,7 @@ from ..model.batched_generation import (
 )
 from ..model.confidence import Confidence
 from ..model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
-from ..model.text import says_nothing
+from ..model.text import has_whole_symbols, left_as_it_is, says_nothing
 from .translations import Batch, Translation, Translations
 
 if TYPE_CHECKING:
@@ -111,8 +103,18 @@ class Translator:
     def tokenize(
         self, texts: Sequence[str], limit: int | None = None, features: Sequence[str] | None = None
     ) -> list[list[int]]:
-        """`tokenize_texts` with the source's tokenizer."""
-        return tokenize_texts(self.source_tokenizer, texts, limit, features)
+        """
+        The token ids of each text; none for a text without a letter or a digit, which is not translated unless the
+        tokenizer's symbols may be anything.
+
+        Args:
+            features: of each text; None: none.
+
+        Raises:
+            ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
+        """
+        takes_any = has_whole_symbols(self.source_tokenizer)
+        return tokenize(self.source_tokenizer, texts, limit, features=features, takes_any=takes_any)
 
     def translate(
         self,
@@ -155,7 +157,7 @@ class Translator:
             batch_tokens = share if batch_tokens is None else min(batch_tokens, share)
         places = batches_by_length([len(row) for row in tokens], batch_size, batch_tokens)
         several = setting_of(self.model, settings, "num_return_sequences") or 1
-        translations = [[Translation(text.strip())] * several for text in texts]
+        translations = [[Translation(left_as_it_is(text))] * several for text in texts]
         batches = [([texts[place] for place in batch], [tokens[place] for place in batch]) for batch in places]
         progress(sum(not row for row in tokens))
         for batch, found in zip(places, (map_batches or self._one_by_one)(batches, settings), strict=True):
@@ -201,27 +203,6 @@ class Translator:
         pairs = [(text, each.text) for text, row in zip(texts, rows, strict=True) for each in row[:align]]
         weights = iter(self.aligner.weights(*zip(*pairs, strict=True)))
         return [[replace(each, weights=next(weights)) for each in row[:align]] + row[align:] for row in rows]
-
-
-def tokenize_texts(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    limit: int | None = None,
-    features: Sequence[str] | None = None,
-) -> list[list[int]]:
-    """
-    The token ids of each text; none for a text without a letter or a digit, which is not translated unless the
-    tokenizer's symbols may be anything.
-
-    Args:
-        features: of each text; None: none.
-
-    Raises:
-        ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
-    """
-    if not has_whole_symbols(tokenizer):
-        texts = [text if is_translatable(text) else "" for text in texts]
-    return tokenize(tokenizer, texts, limit, features=features)
 
 
 def check_is_scratch(name: str, **options) -> None:

@@ -26,14 +26,16 @@ def tokenize(
     limit: int | None,
     first: int = 0,
     features: Sequence[str] | None = None,
+    takes_any: bool = True,
 ) -> list[list[int]]:
     """
-    The token ids of each sentence, as `with_features` leaves it; none for a blank sentence.
+    The token ids of each sentence, as `with_features` leaves it; none for one that does not go to the model.
 
     Args:
         limit: the most tokens that the model takes; None: no limit.
         first: the number of the first sentence, for error messages.
         features: of each sentence; None: none.
+        takes_any: see `with_features`.
 
     Raises:
         ValueError: a sentence or its features are not a string, not valid Unicode, or have more than `limit` tokens; or
@@ -53,7 +55,7 @@ def tokenize(
                 text.encode()
             except UnicodeEncodeError as error:
                 raise ValueError(f"{name} {number} is not Unicode text: {error.reason} at {error.start}") from None
-    texts = list(map(with_features, sentences, features))
+    texts = [with_features(*given, takes_any) for given in zip(sentences, features, strict=True)]
     filled = [index for index, text in enumerate(texts) if text]
     ids: list[list[int]] = [[] for _ in sentences]
     if not filled:

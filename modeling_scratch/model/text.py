@@ -1,6 +1,7 @@
-"""What models read of a source text, and which outputs say nothing. This file needs no PyTorch."""
+"""What models read of a source text, if anything, and which outputs say nothing. This file needs no PyTorch."""
 
 import re
+from typing import Any
 
 # Characters that show nothing and mean nothing to a translator, but would make other words of those that they stand in:
 # soft hyphens; zero-width spaces and joiners of words (U+200B, U+2060, U+FEFF); marks of direction (U+061C, U+200E,
@@ -18,19 +19,41 @@ def clean(text: str) -> str:
     return " ".join(INVISIBLE.sub("", text).split())
 
 
-def with_features(text: str, features: str = "") -> str:
+def is_translatable(text: str) -> bool:
+    """
+    Whether a text has a letter or a digit and so goes to a translator: 12:30 does, since other languages may write it
+    differently. White space, punctuation and symbols on their own stay as they are.
+    """
+    return any(map(str.isalnum, text))
+
+
+def left_as_it_is(text: str) -> str:
+    """The output for a text that does not go to the model: the text without white space around it, if it shows any."""
+    return text.strip() if clean(text) else ""
+
+
+def has_whole_symbols(tokenizer: Any) -> bool:
+    """
+    Whether the vocabulary of a tokenizer of Transformers is of whole symbols, such as characters or phones, and lacks
+    all others. To such a model any text may mean something: it reads texts that are not `is_translatable`, too.
+    """
+    return tokenizer.is_fast and type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel"
+
+
+def with_features(text: str, features: str = "", takes_any: bool = True) -> str:
     """
     What models read of a source: its features, each followed by `SEPARATOR`, and the text, all as `clean` leaves them;
-    nothing for a blank text.
+    nothing for a text that does not go to the model.
 
     Args:
         features: conditions on the output, separated by semicolons, such as V;PST;3;SG.
+        takes_any: every text goes to the model that is not blank; otherwise, those that are `is_translatable`.
     """
-    text = clean(text)
+    text = clean(text) if takes_any or is_translatable(text) else ""
     tags = filter(None, map(clean, features.split(";"))) if text else ()
     return "".join(f"{tag}{SEPARATOR}" for tag in tags) + text
 
 
 def says_nothing(text: str, is_translation: bool) -> bool:
     """Whether an output is blank or, as a translation of words, has neither a letter nor a digit."""
-    return not (any(map(str.isalnum, text)) if is_translation else text.strip())
+    return not (is_translatable(text) if is_translation else text.strip())

@@ -23,7 +23,7 @@ from .batched_generation import (
 )
 from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
-from .text import says_nothing
+from .text import has_whole_symbols, left_as_it_is, says_nothing
 
 TARGET_FOLDER = "target_tokenizer"
 
@@ -74,8 +74,10 @@ def load_target_tokenizer(
 class ScratchTranslationPipeline(Pipeline):
     """
     Translates text. Sentences of similar length are batched together, and results come in the order of the inputs.
-    Whitespace around a sentence is ignored, any other counts as one space, invisible characters are not read, and empty
-    sentences have empty translations.
+    Whitespace around a sentence is ignored, any other counts as one space, and invisible characters are not read. A
+    sentence without a letter or a digit, such as "...", is not translated: it is its own translation, with a score of 0
+    and a confidence of 1. (Models of whole symbols, and of pairs that are not translations, read every text but a blank
+    one.)
 
     ```python
     translator = pipeline("translation", model="runs/embedded", trust_remote_code=True)
@@ -261,9 +263,9 @@ class ScratchTranslationPipeline(Pipeline):
     ) -> list[list[dict[str, Any]]]:
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first, features)
-        empty = {self._key: ""} | ({"score": 0.0} if forward["return_scores"] else {})
-        empty |= {"confidence": 1.0} if forward["return_confidence"] else {}
-        results = [[dict(empty) for _ in range(several)] for _ in sentences]
+        known = {"score": 0.0} if forward["return_scores"] else {}
+        known |= {"confidence": 1.0} if forward["return_confidence"] else {}
+        results = [[{self._key: left_as_it_is(text), **known} for _ in range(several)] for text in sentences]
         for batch in batches_by_length([len(row) for row in ids], **limits):
             outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
             for index, result in zip(batch, self.postprocess(outputs), strict=True):
@@ -272,7 +274,9 @@ class ScratchTranslationPipeline(Pipeline):
 
     def preprocess(self, sentences: list[str], first: int = 0, features: list[str] | None = None) -> list[list[int]]:
         """The token ids of each sentence; see `tokenize`."""
-        return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first, features)
+        takes_any = self.task == TEXT2TEXT or has_whole_symbols(self.tokenizer)
+        limit = self.model.config.max_position_embeddings
+        return tokenize(self.tokenizer, sentences, limit, first, features, takes_any)
 
     def _forward(
         self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool, **generation

@@ -28,12 +28,12 @@ from ..data.tokenizer import (
     train_tokenizer,
 )
 from ..errors import UserError, as_user_error
-from ..loading import has_whole_symbols, load_config, load_tokenizers, load_translator, vocabulary_size
+from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
 from ..metrics import preparation_of
 from ..model import ScratchForConditionalGeneration
 from ..model.batched_generation import tokenize
 from ..model.configuration_scratch import ScratchConfig, pipelines_for, task_of
-from ..model.text import SEPARATOR
+from ..model.text import SEPARATOR, has_whole_symbols
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
-from modeling_scratch.inference.translate import tokenize_texts
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.schema import TokenizerSection
 
@@ -62,7 +62,7 @@ def test_the_most_frequent_symbols_are_kept_and_others_are_unknown():
 def test_symbols_without_letters_are_read_and_not_copied():
     """Sentences of punctuation alone are copied; symbols may be anything."""
     tokenizer = train_tokenizer(iter([["😀 🍕 ..."]]), 20, "words")
-    assert tokenize_texts(tokenizer, ["🍕 ...", " "]) == [tokenizer("🍕 ...").input_ids, []]
+    assert Translator(None, tokenizer, tokenizer).tokenize(["🍕 ...", " "]) == [tokenizer("🍕 ...").input_ids, []]
 
 
 @pytest.mark.parametrize("pattern", ["(", "a)|(b", r"(?x) \w+ # words"])
@@ -81,7 +81,7 @@ def test_a_pattern_that_gives_up_on_a_text(pattern):
     with pytest.raises(UserError, match=r"tokenizer\.pattern gives up"):
         PairTokenizer(tokenizer, tokenizer, 99, 99)({"source": ["a"], "target": [long]}, [0])
     with pytest.raises(ValueError, match="cannot read one of the inputs"):
-        tokenize_texts(tokenizer, ["a", long])
+        Translator(None, tokenizer, tokenizer).tokenize(["a", long])
 
 
 def test_a_pattern_that_gives_up_on_a_test_sentence_does_so_before_training(tmp_path, capsys):

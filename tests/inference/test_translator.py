@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from translators import SENTENCES, by_hand, one_vocabulary, two_vocabularies
+from texts import GOES_TO_A_TRANSLATOR
+from translators import SENTENCES, by_hand, load, one_vocabulary, two_vocabularies
 
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
+from modeling_scratch.model.text import clean
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,28 @@ def test_translations_equal_generate_for_each_sentence_in_any_batches(limits, tr
     assert best_texts(translator.translate(SENTENCES, **limits)) == expected
     assert best_texts(translator.translate(SENTENCES[::-1], **limits)) == expected[::-1]
     assert translator.translate([], **limits) == []
+
+
+def test_texts_without_letters_or_digits_stay_by_translator_and_pipeline(translator, monkeypatch):
+    """Others are translated as `generate` does, from the tokens of the clean text."""
+    texts, goes = list(GOES_TO_A_TRANSLATOR), list(GOES_TO_A_TRANSLATOR.values())
+    cleaned = [clean(text) for text, reads in GOES_TO_A_TRANSLATOR.items() if reads]
+    made = iter(by_hand(two_vocabularies(), cleaned))
+    outputs = [next(made) if reads else text.strip().strip("\u200b") for text, reads in GOES_TO_A_TRANSLATOR.items()]
+    ids = iter(translator.source_tokenizer(cleaned).input_ids)
+    assert translator.tokenize(texts) == [next(ids) if reads else [] for reads in goes]
+    found = translator.translate(texts, scores=True)
+    assert best_texts(found) == outputs
+    pipe = load(two_vocabularies())
+    piped = pipe(texts, return_scores=True)
+    assert [each["translation_text"] for each in piped] == outputs
+    assert [each["score"] for each in piped] == pytest.approx([best.score for best, *_ in found])
+    assert [best.score == 0 for best, *_ in found] == [not reads for reads in goes]
+    monkeypatch.setattr(pipe.model, "generate", None)
+    assert pipe(" ... ", num_return_sequences=2) == [{"translation_text": "...", "score": 0.0}] * 2
+    pipe.task = "text2text-generation"
+    with pytest.raises(TypeError):  # other pairs may be of punctuation: the model is called
+        pipe("...")
 
 
 def test_texts_without_letters_stay_and_are_not_translated(translator, expected, monkeypatch):
@@ -71,7 +95,7 @@ def test_each_text_is_tokenized_once(translator, monkeypatch):
     counted, tokenizer = [], translator.source_tokenizer
     monkeypatch.setattr(
         "modeling_scratch.inference.translate.tokenize",
-        lambda _, texts, limit, features: counted.append(len(texts)) or tokenize(tokenizer, texts, limit),
+        lambda _, texts, limit, **options: counted.append(len(texts)) or tokenize(tokenizer, texts, limit),
     )
     tokens = translator.tokenize(SENTENCES)
     translator.translate(SENTENCES, tokens, batch_size=5, max_new_tokens=2)

@@ -113,6 +113,14 @@ def test_scratch_evaluate_scores_the_test_sets_that_there_are(trained, fails, ca
     assert "single keys" in fails(str(trained), ["evaluation={num_beams: 2}"], run=evaluate.main)
 
 
+def test_scores_are_of_what_users_get_for_texts_without_letters(translator):
+    data = DataSection(source_language="en", target_language="de", train_files="a.tsv")
+    recipe = Recipe(output_dir="x", data=data, optimization=OptimizationSection(max_steps=1))
+    pairs = Dataset.from_dict({"source": ["...", SENTENCES[0], " ?! "], "target": ["...", "x", "?!"]})
+    outputs, _ = translate_and_score(recipe, Translator(*translator), pairs, Accelerator(cpu=True), nullcontext())
+    assert outputs == ["...", *best(*translator, SENTENCES[:1]), "?!"]
+
+
 WORDS = train_tokenizer(iter([["R O S O V E M"]]), 100, "words")
 
 

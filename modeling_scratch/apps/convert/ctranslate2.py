@@ -13,10 +13,11 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import UserError
-from ...loading import has_whole_symbols, load_confidence, load_tokenizers, named_languages, vocabulary_size
+from ...loading import load_confidence, load_tokenizers, named_languages, vocabulary_size
 from ...model import ScratchForConditionalGeneration
 from ...model.confidence import FILE
 from ...model.configuration_scratch import ScratchConfig
+from ...model.text import has_whole_symbols
 from ..serve.ctranslate2_engine import ORIGIN, SETTINGS
 from ..web.described import read_origin
 from .checking import copy_tokenizers, load_model, verify_scores

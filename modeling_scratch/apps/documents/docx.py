@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ...errors import UserError
-from ...languages import is_translatable
+from ...model.text import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Text
 from .archive import Archive

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from itertools import groupby, takewhile
 
 from ...errors import UserError
-from ...languages import is_translatable
+from ...model.text import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Slot, Text, Token, has_language, split_white_space
 from .document import Document

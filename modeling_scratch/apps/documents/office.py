@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import UserError
-from ...languages import is_translatable, likely_locale
+from ...languages import likely_locale
+from ...model.text import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document

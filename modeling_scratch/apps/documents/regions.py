@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...languages import is_translatable
+from ...model.text import is_translatable
 from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Paragraph, Token, paragraph_of, split_white_space, units
 from ..translate.paragraphs import Translated

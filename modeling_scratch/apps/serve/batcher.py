@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...inference.translations import Translation, Translations
+from ...model.text import left_as_it_is
 from ..translate.workers import Pool, WorkerLost
 from .engines import Engine
 
@@ -102,7 +103,7 @@ class Batcher:
             for place, (text, row) in enumerate(zip(texts, tokens, strict=True))
             if row
         }
-        found = [[Translation(text.strip())] * count for text in texts]
+        found = [[Translation(left_as_it_is(text))] * count for text in texts]
         if not items:
             return found
         if self._closed:

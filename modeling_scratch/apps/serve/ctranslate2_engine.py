@@ -19,7 +19,6 @@ from ... import __version__
 from ...errors import UserError
 from ...files import remove, written_whole
 from ...inference.translations import Translation, Translations
-from ...languages import is_translatable
 from ...model.confidence import Confidence
 from ...model.text import says_nothing, with_features
 from ...model_names import loading
@@ -62,7 +61,7 @@ class CTranslate2Engine:
     def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
         takes_any = self.origin["takesAnyText"]
         given = zip(texts, features or [""] * len(texts), strict=True)
-        read = [with_features(text, each) if takes_any or is_translatable(text) else "" for text, each in given]
+        read = [with_features(*each, takes_any) for each in given]
         filled = [place for place, text in enumerate(read) if text]
         tokens: list[list[int]] = [[] for _ in texts]
         for place, encoding in zip(filled, self.source.encode_batch([read[place] for place in filled]), strict=True):

@@ -9,6 +9,7 @@ from ...errors import UserError
 from ...inference.translations import Translations
 from ...languages import is_tag, language_name
 from ...model.confidence import Confidence
+from ...model.text import has_whole_symbols
 from ...recipe import SOURCE, TARGET
 from ..translate.kept_words import KEPT, KeptWords
 from ..web.described import describe_origin
@@ -110,7 +111,7 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
 
 def _origin_of(name: str, translator: "Translator") -> dict[str, Any]:
     """What origin.json has for a converted model."""
-    from ...loading import has_whole_symbols, load_config, named_languages
+    from ...loading import load_config, named_languages
     from ..web.described import read_origin
 
     tokenizer = translator.source_tokenizer

@@ -18,6 +18,7 @@ from ...errors import UserError, as_user_error
 from ...files import check_not_protected, one_line, written_whole
 from ...inference.translations import Translation, Translations, distinct
 from ...model.confidence import DOUBTFUL
+from ...model.text import has_whole_symbols
 from .kept_words import KeptWords
 from .paragraphs import Translated, guessed_links
 from .placement import PlainTexts
@@ -383,8 +384,6 @@ def translate_lines(
     Raises:
         UserError: a line cannot be translated. In a file, this is found before translating.
     """
-    from ...loading import has_whole_symbols  # here, since the service may run without PyTorch
-
     text, warnings = TextInput(path), Warnings("line")
     if text.total is not None and not keep_going:
         _check_file(text, translator, features, kept)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...languages import base_language, has_spaces, is_translatable
+from ...languages import base_language, has_spaces
+from ...model.text import is_translatable
 from .kept_words import KEPT, KeptWords
 
 # Where sentencex cuts but should not: in names such as .NET or System.IO.File, before parameters in addresses, and

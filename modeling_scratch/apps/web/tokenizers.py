@@ -6,7 +6,8 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import UserError
-from ...loading import has_whole_symbols, load_tokenizers, named_languages, save_tokenizers
+from ...loading import load_tokenizers, named_languages, save_tokenizers
+from ...model.text import has_whole_symbols
 from ...model.translation_pipeline import TARGET_FOLDER
 
 EXPORTED_FILES = ("tokenizer.json", "tokenizer_config.json")

@@ -11,10 +11,10 @@ import sys
 import pytest
 from conftest import ROOT
 from services import post
-from texts import TEXTS
+from texts import GOES_TO_A_TRANSLATOR, TEXTS
 from translators import CORPUS, calibrate, make_folder
 
-from modeling_scratch.inference.translate import tokenize_texts
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
 ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
@@ -49,10 +49,16 @@ def engine(request, converted):
 
 
 def test_texts_get_the_tokens_that_they_get_from_transformers(engine, folder):
-    source, _ = load_tokenizers(str(folder))
+    translator = Translator(None, *load_tokenizers(str(folder)))
     for features in (None, [" V;PST;3 ; ", *[""] * (len(SENTENCES + ODD) - 1)]):
-        expected = tokenize_texts(source, SENTENCES + ODD, features=features)
+        expected = translator.tokenize(SENTENCES + ODD, features=features)
         assert engine.tokenize(SENTENCES + ODD, features=features) == expected
+
+
+def test_what_is_not_translated(engine):
+    """The batcher and `Translator.translate` return what has no tokens as it is."""
+    tokens = engine.tokenize(list(GOES_TO_A_TRANSLATOR))
+    assert [bool(row) for row in tokens] == list(GOES_TO_A_TRANSLATOR.values())
 
 
 def test_tokens_are_decoded_as_by_transformers(engine, folder):

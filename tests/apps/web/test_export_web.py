@@ -21,7 +21,7 @@ import torch
 from conftest import ROOT, SHALLOW, every_choice_and_variant
 from pages import HAS_RUNTIME, generated, in_node, needs_runtime, node
 from search_cases import enliven
-from texts import TEXTS
+from texts import GOES_TO_A_TRANSLATOR, TEXTS
 from translators import CORPUS, DOUBTS, calibrate, load, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
@@ -39,6 +39,7 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE
+from modeling_scratch.model.text import clean
 
 PAGE = Path(export.__file__).parent / "page"
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
@@ -269,6 +270,32 @@ def test_the_page_cuts_text_as_the_service_does(language):
     assert [part for part in parts if part[1]] == [
         list(part) for part in cut_into_sentences(text, language, KEPT) if part[1]
     ]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize("takes_any", [True, False])
+def test_the_page_sends_to_the_model_what_translators_read(takes_any):
+    """The whole line, whether the page cuts it or not; a model of whole symbols without languages reads any text."""
+    texts = {text.strip(): goes for text, goes in GOES_TO_A_TRANSLATOR.items() if text.strip()}
+    model = {"languages": ["en"], "hasSentences": not takes_any, "takesAnyText": takes_any}
+    script = f"""
+        import {{ cut }} from {json.dumps((PAGE / "text.js").as_uri())};
+        import {{ Translator }} from {json.dumps((PAGE / "translator.js").as_uri())};
+        const texts = {json.dumps(list(texts))}, model = {json.dumps(model)};
+        const translator = Object.assign(new Translator(), {{ model }});
+        translator.encode = () => {{ throw "encoded"; }};
+        const found = [texts.map((text) => cut(text, model).some(([, isSentence]) => isSentence)), []];
+        for (const text of texts) {{
+            found[1].push(await translator.translate(text).then(([best]) => best, (error) => error));
+        }}
+        console.log(JSON.stringify(found));
+    """
+    cut, translated = node("--input-type=module", "-e", script)
+    assert dict(zip(texts, cut, strict=True)) == {text: goes or takes_any for text, goes in texts.items()}
+    as_it_is = {"tokens": [], "score": 0, "isCut": False, "weights": []}
+    for (text, goes), found in zip(texts.items(), translated, strict=True):
+        reads = goes or (takes_any and clean(text))
+        assert found == ("encoded" if reads else {"text": text.strip("\u200b"), **as_it_is})
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")

@@ -1,6 +1,6 @@
 // Text: cut into sentences, words of a sentence, and the sentences of an earlier text that those of a later one replace.
 
-const TRANSLATABLE = /[\p{L}\p{N}]/u; // as `is_translatable` in languages.py
+const TRANSLATABLE = /[\p{L}\p{N}]/u; // as `is_translatable` in model/text.py
 const NUMBER = /^\d+(\.\d+)*\.\s+$/; // of a heading or a list item
 const SCRIPTS_WITHOUT_SPACES = new Set( // as in languages.py
   (

@@ -198,8 +198,8 @@ export class Translator {
   // as numBeams.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
     const [left, kept] = takeOut(sentence, this.kept);
-    if (!(kept.length ? left.match(LETTER) : clean(left))) {
-      return [{ text: kept.length ? sentence : "", tokens: [], score: 0, isCut: false, weights: [] }];
+    if (!left.match(LETTER) && (kept.length || !this.model.takesAnyText || !clean(left))) {
+      return [{ text: clean(sentence) && sentence.trim(), tokens: [], score: 0, isCut: false, weights: [] }];
     }
     const ids = this.encode(left);
     const { longestSource } = this.model;
@@ -231,7 +231,7 @@ export class Translator {
   explain(sentence, { tokens, weights }) {
     const { languages } = this.model;
     const [left, kept] = takeOut(sentence, this.kept);
-    if (kept.length && !tokens.length) return [{ text: sentence, isWord: false, from: [] }];
+    if (!tokens.length) return [{ text: clean(sentence) && sentence.trim(), isWord: false, from: [] }];
     const text = decode(this.target, tokens);
     const read = clean(left);
     const sourceSpans = spans(this.source, this.encode(left), read);
