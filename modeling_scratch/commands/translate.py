@@ -110,7 +110,8 @@ def main(
     text, separated by tabs. Their texts differ; an empty line has one row, without text. A score is the natural
     logarithm of the text's probability under the model, the end token included; beam search ranks by score /
     tokens^length_penalty. With --confidence, a number from 0 to 1 follows the score. An output below 0.5 is doubtful,
-    because its line is unlike what the model has learnt, or longer; the command warns of it in any case. With
+    because its line is unlike what the model has learnt, or longer; the command warns of it in any case. A line of
+    --format text has the confidence of its least sure sentence. With
     --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
     A translator keeps placeholders such as {name} and %s, addresses, @mentions, #tags, :emoji:, versions and `code` as
@@ -133,7 +134,7 @@ def main(
         if format is None and input is not None and features_column is None:
             advice = "; if it is text with a sentence on each line, add --format lines"
             format = format_of(input, advice, _beginning(Path(input)))
-        has_columns = scores or confidence or n_best or alignments
+        has_columns = scores or n_best or alignments or (confidence and format != "text")
         _check_options(input, output, length_penalty, format, has_columns, language)
         _check_features(features, features_column, format, alignments)
         own = tuple(map(own_pattern, keep or ()))
@@ -193,7 +194,7 @@ def main(
                 from ..apps.documents.translation import translated_document
 
                 languages = _languages(translator.source_tokenizer.init_kwargs, format, language, is_translator)
-                more = (keep_going, quiet, kept)
+                more = (keep_going, quiet, kept, confidence)
                 file.buffer.write(translated_document(path, format, languages, translator, settings, *more))
             else:
                 columns, size = (n_best is not None, scores, alignments), max(1, 2 * count)
@@ -262,7 +263,8 @@ def _check_options(
         raise UserError(f"--length-penalty {length_penalty}: it must be a number, at most {_LARGEST_PENALTY}")
     if format in FORMATS and has_columns:
         raise UserError(
-            f"--format {format}: --scores, --confidence, --n-best and --alignments are for lines; leave them out"
+            f"--format {format}: --scores, --n-best and --alignments are for lines, and --confidence is for lines and "
+            "text; leave them out"
         )
     if language is not None and format not in FORMATS:
         raise UserError("--language is for documents: add --format, such as --format text")

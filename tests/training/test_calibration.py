@@ -3,15 +3,20 @@
 import json
 import random
 import shutil
+from itertools import compress
 from unittest.mock import patch
 
 import pytest
 import torch
 from conftest import SMALL_RUN, read_metrics, run_training
+from services import post, running
 from transformers import GenerationMixin
-from translators import lines, run_translate
+from translators import lines, load, run_translate, sure_of
+from waiting import LONGEST
 
 from modeling_scratch import ScratchForConditionalGeneration, ScratchTranslationPipeline
+from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
+from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.commands import evaluate
 from modeling_scratch.data.sources import load_split
 from modeling_scratch.hub.card import updated_card
@@ -138,6 +143,35 @@ def test_pipeline_translate_and_translator_agree(calibrated, tmp_path, monkeypat
     pipe.model.name_or_path = ""
     with pytest.raises(ValueError, match=r"return_confidence: the model has no confidence\.json"):
         pipe(texts, return_confidence=True)
+
+
+def test_every_way_in_gives_the_same_translations_scores_and_confidences(calibrated, tmp_path, monkeypatch):
+    """Command, pipeline, and service by both engines, for the sentences that rounding does not decide."""
+    ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
+    from modeling_scratch.apps.convert.ctranslate2 import write_ctranslate2
+
+    texts = [*sources(calibrated, "test")[:20], "Zwei ganz andere Sprachen sind dies."]
+    sure, texts = [*sure_of(calibrated, texts, rounding=1e-4), True], [*texts, "..."]
+    keys = ("translation_text", "score", "confidence")
+    found = load(calibrated)(texts, return_scores=True, return_confidence=True)
+    expected = [[each[key] for key in keys] for each in found]
+    assert expected[-1] == ["...", 0.0, 1.0]
+    output = run_translate(monkeypatch, calibrated, lines(*texts), scores=True, confidence=True)[1].decode()
+    rows = [line.split("\t") for line in output.splitlines()]
+    ways = {"command": [[text, float(score), float(confidence)] for score, confidence, text in rows]}
+    write_ctranslate2(str(calibrated), tmp_path / "converted")
+    engines = {"torch": load_torch_engine, "ctranslate2": ctranslate2_engine.CTranslate2Engine}
+    beams = Translator.load([str(calibrated)]).num_beams
+    for name, folder in (("torch", calibrated), ("ctranslate2", tmp_path / "converted")):
+        directions = Directions([load_direction(f"en:de={folder}", engines[name])])
+        with running(Service(directions, Limits(seconds=LONGEST))) as url:
+            asked = {"sentences": texts, "numBeams": beams, "source": "en", "target": "de"}
+            bests = [row[0] for row in post(f"{url}/page/translate", asked)[1]["translations"]]
+        ways[name] = [[best["text"], best["score"], best.get("confidence", 1.0)] for best in bests]
+    for rows in ways.values():
+        for row, other in compress(zip(rows, expected, strict=True), sure):
+            assert row[0] == other[0]
+            assert row[1:] == pytest.approx(other[1:], abs=1e-4)
 
 
 def test_translate_writes_confidences_and_warns_of_doubtful_lines(calibrated, monkeypatch):

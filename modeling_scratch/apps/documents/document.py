@@ -37,7 +37,7 @@ class Document(Generic[Content]):
 
 
 def read_document(
-    content: Content, format: str, kept: KeptWords = KEPT, target: str | None = None
+    content: Content, format: str, kept: KeptWords = KEPT, target: str | None = None, confidence: bool = False
 ) -> Document[Content]:
     """
     Read a document. Writing it restores its encoding, its byte order mark and its line breaks.
@@ -47,6 +47,7 @@ def read_document(
         format: a key of FORMATS.
         kept: what stays as it is.
         target: the language tag of the translation, which some formats name; None: unknown.
+        confidence: write that of each line before it; of the format "text" alone.
 
     Raises:
         UserError: the document is not in this format, or too damaged to read.
@@ -56,6 +57,8 @@ def read_document(
     read = getattr(module, f"read_{described.module}")
     if described.names_target:
         read = partial(read, target=target)
+    if confidence:
+        read = partial(read, confidence=True)
     if described.is_binary and isinstance(content, str):
         raise UserError(f"a document in the format {format} is a file, not a text")
     if described.is_binary:
@@ -96,6 +99,7 @@ def translate_document(
     translate: TranslateParagraphs,
     kept: KeptWords = KEPT,
     target: str | None = None,
+    confidence: bool = False,
 ) -> Content:
     """
     Translate a document. See `read_document` for the other arguments and the errors.
@@ -103,5 +107,5 @@ def translate_document(
     Args:
         translate: called once, with all paragraphs of the document as plain text.
     """
-    document = read_document(content, format, kept, target)
+    document = read_document(content, format, kept, target, confidence)
     return document.write(translate(document.paragraphs))

@@ -26,6 +26,7 @@ def translated_document(
     keep_going: bool = False,
     quiet: bool = False,
     kept: KeptWords | None = None,
+    confidence: bool = False,
 ) -> bytes:
     """
     Read a document and translate it.
@@ -36,6 +37,7 @@ def translated_document(
         languages: tags of source and target, as `translate_paragraphs` takes them.
         settings: for `Translator.translate`.
         keep_going, quiet, kept: see `translate_sentences`.
+        confidence: see `read_document`.
 
     Raises:
         UserError: the document is not in this format, or a sentence is too long for the model.
@@ -49,7 +51,7 @@ def translated_document(
 
     known = kept or ADDRESSES
     try:
-        return translate_document(whole_input(path), format, translate_all, known, languages[1])
+        return translate_document(whole_input(path), format, translate_all, known, languages[1], confidence)
     except UserError as error:
         raise UserError(f"{path or 'standard input'}: {error}") from error
 

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from ...errors import UserError, beginning
 from ...inference.translations import Translation, Translations, distinct
-from ...model.confidence import DOUBTFUL
-from ..translate.lines import as_translated
+from ..translate.lines import as_translated, confidence_of, is_doubtful
 from ..translate.paragraphs import Translated
 from ..translate.placement import PlainTexts
 from .batcher import Batcher
@@ -89,7 +88,7 @@ async def translate_texts(
     if engine.confidence is None:
         return [TranslatedText(versions) for versions, _ in written]
     # A sentence that does not go to the model stays as it is, for certain.
-    sure = [1.0 if row[0].confidence is None else row[0].confidence for row in translations]
+    sure = [confidence_of(row[0]) for row in translations]
     places = {sentence: place for place, sentence in enumerate(plain.originals)}
     found = []
     for versions, parts in written:
@@ -112,7 +111,7 @@ async def reasons_to_doubt(
     """
     found, language = {}, direction.languages[0]
     for place, (best, *_) in enumerate(translations):
-        if best.confidence is not None and best.confidence < DOUBTFUL:
+        if is_doubtful(best):
             longest = direction.engine.confidence.longest_source
             found[place] = LENGTH if longest is not None and len(tokens[place]) > longest else UNLIKE
     if found and language is not None:

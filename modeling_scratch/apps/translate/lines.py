@@ -303,9 +303,14 @@ def translated_texts(
     return [found[place] for place in range(len(plain.texts))]
 
 
+def confidence_of(translation: Translation) -> float:
+    """How far to trust an output; 1 for a text that is not translated, and if the model has no confidence."""
+    return 1.0 if translation.confidence is None else translation.confidence
+
+
 def is_doubtful(translation: Translation) -> bool:
     """Whether the model's confidence in an output is too low. False if it has no confidence."""
-    return translation.confidence is not None and translation.confidence < DOUBTFUL
+    return confidence_of(translation) < DOUBTFUL
 
 
 def as_translated(source: str, translation: Translation) -> Translated:
@@ -317,7 +322,8 @@ def as_translated(source: str, translation: Translation) -> Translated:
         from ...inference.alignments import links_of
 
         links = links_of(weights)
-    return Translated(text, links, is_doubtful=translation.is_cut or is_doubtful(translation))
+    is_cut_or_doubtful = translation.is_cut or is_doubtful(translation)
+    return Translated(text, links, is_doubtful=is_cut_or_doubtful, confidence=confidence_of(translation))
 
 
 def _rows(
@@ -340,7 +346,7 @@ def _rows(
     for rank, translation in enumerate(distinct(translations), start=1):
         columns = [] if number is None else [str(number), str(rank)]
         columns += [f"{translation.score:.4f}"] if number is not None or scores else []
-        columns += [f"{1.0 if translation.confidence is None else translation.confidence:.4f}"] if confidence else []
+        columns += [f"{confidence_of(translation):.4f}"] if confidence else []
         translated = Translated(one_line(translation.text))
         if place in plain.places or (alignments and translation.weights is not None):
             translated = plain.restored(place, as_translated(plain.texts[place], translation))

@@ -37,12 +37,14 @@ class Translated:
         links: pairs of a source word and a target word. Empty if unknown.
         starts: for each sentence of a paragraph, its first source word and its first target word. Empty if unknown.
         is_doubtful: whether the model's confidence in it is too low, or it was cut.
+        confidence: the lowest of its sentences'; 1 if nothing was translated, or the model has no confidence.
     """
 
     text: str
     links: list[tuple[int, int]] = field(default_factory=list)
     starts: list[tuple[int, int]] = field(default_factory=list)
     is_doubtful: bool = False
+    confidence: float = 1.0
 
 
 def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
@@ -168,7 +170,8 @@ class Paragraphs:
                 words = range(0 if piece.sentence else len(piece.before.split()))
                 links += [(first_source + word, first_target + word) for word in words]
         is_doubtful = any(translation.is_doubtful for translation in translations)
-        return Translated("".join(map("".join, written)), links, starts, is_doubtful)
+        confidence = min((translation.confidence for translation in translations), default=1.0)
+        return Translated("".join(map("".join, written)), links, starts, is_doubtful, confidence)
 
 
 def translate_paragraphs(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from sentencex import segment
-from translators import SENTENCES, by_hand, lines, run_translate, two_vocabularies
+from translators import SENTENCES, by_hand, calibrate, lines, load, run_translate, two_vocabularies
 
 from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.commands import translate
@@ -122,6 +122,21 @@ def test_the_same_text_is_translated_in_every_format(folder, run, format, page):
     assert len({*given, *expected}) == 12
     found = run("".join(map(page.format, given)).encode(), format=format)[1].decode()
     assert found == "".join(map(page.format, expected))
+
+
+def test_a_line_of_text_has_the_confidence_of_its_least_sure_sentence(folder, tmp_path, monkeypatch):
+    folder = calibrate(Path(shutil.copytree(folder, tmp_path / "model")))
+    sentences = [SENTENCES[0], "How could anybody ever have known?", SENTENCES[1]]
+    made = load(folder)(sentences, return_confidence=True)
+    outputs, (first, doubtful, last) = ([each[key] for each in made] for key in ("translation_text", "confidence"))
+    assert doubtful < 0.5 < first
+    text = f"{sentences[0]} {sentences[1]}\r\n\n  {sentences[2]}\n?!"
+    found = run_translate(monkeypatch, folder, text.encode(), format="text", confidence=True)[1].decode()
+    numbers = [f"{number:.4f}" for number in (doubtful, 1, last, 1)]
+    written = [f"{outputs[0]} {outputs[1]}\r\n", "\n", f"  {outputs[2]}\n", "?!"]
+    assert found == "".join(f"{number}\t{line}" for number, line in zip(numbers, written, strict=True))
+    code, _, stderr = run_translate(monkeypatch, folder, b"<p>a</p>", format="html", confidence=True)
+    assert (code, "--confidence is for lines and text" in stderr) == (2, True)
 
 
 def test_a_sentence_that_is_too_long_is_an_error_or_stays(folder, run):
