@@ -198,17 +198,21 @@ def located(embed_positions, position_ids, width=32) -> list[torch.Tensor]:
     return [embed_positions.add(zeros, position_ids), *rotation, *([] if bias is None else [bias])]
 
 
-def run_training(*overrides: str, **options) -> None:
-    """Run train.py in this process."""
+def forget_accelerator() -> None:
+    """Let the next Accelerator of this process be the first."""
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
+
+
+def run_training(*overrides: str, **options) -> None:
+    """Run train.py in this process."""
+    forget_accelerator()
     train.main(list(overrides), **options)
 
 
 def run_evaluation(*arguments: str, **options) -> None:
     """Run `scratch evaluate` in this process, with models and overrides."""
-    for state in (AcceleratorState, PartialState, GradientState):
-        state._shared_state.clear()
+    forget_accelerator()
     evaluate.main(arguments[0], list(arguments[1:]), **options)
 
 

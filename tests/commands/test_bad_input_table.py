@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from conftest import ROOT, SMALL_RUN, unchanged
+from conftest import ROOT, SMALL_RUN, forget_accelerator, unchanged
 from typer.testing import CliRunner
 
 from modeling_scratch.commands import (
@@ -116,8 +115,7 @@ def run_line(command: str, folder: Path) -> tuple[int, str, str]:
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command()(COMMANDS[name])
-    for state in (AcceleratorState, PartialState, GradientState):
-        state._shared_state.clear()
+    forget_accelerator()
     result = CliRunner().invoke(app, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import equal_weights, few_sentences, quick_run, read_metrics, weights
-from safetensors.torch import load_file
 
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.run.records import RunRecords
@@ -18,7 +17,7 @@ from modeling_scratch.training import evaluation as validation
 def test_an_averaged_run_ends_with_the_mean_of_its_last_checkpoints(tmp_path):
     options = ["checkpoints.average_last=2", "checkpoints.every=2", "optimization.max_steps=6"]
     run = quick_run(tmp_path / "run", *options)
-    snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (4, 6)]
+    snapshots = [weights(run / "checkpoints" / f"step-{step:07d}") for step in (4, 6)]
     for name, tensor in weights(run).items():
         expected = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
         assert torch.equal(tensor, expected.float())
@@ -44,9 +43,7 @@ def test_a_run_that_gets_worse_ends_early_with_its_best_weights(tmp_path):
     losses = [record["loss"] for record in validation]
     best = min(range(len(losses)), key=losses.__getitem__)
     assert len(losses) == best + 3 < 100
-    checkpoint = run / "checkpoints" / f"step-{validation[best]['step']:07d}" / "model.safetensors"
-    for name, tensor in load_file(checkpoint).items():
-        assert torch.equal(weights(run)[name], tensor)
+    assert equal_weights(run, run / "checkpoints" / f"step-{validation[best]['step']:07d}")
 
 
 @pytest.fixture

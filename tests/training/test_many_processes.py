@@ -225,13 +225,22 @@ STUBS = {
 shift
 for word; do
     shift
-    [ "$previous" = --main_process_port ] && word=PORT
+    [ "$previous" = --main_process_port ] && word=$FREE_PORT
     previous=$word
     set -- "$@" "$word"
 done
-exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID == 0)),read_timeout=SECONDS "$@"
+exec $PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID == 0)),read_timeout=$LONGEST "$@"
 """,
 }
+
+
+def search_path(folder: Path, programs: dict[str, str]) -> str:
+    """Write shell scripts into a folder, and return a search path that begins with it."""
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 def launched_by_slurm(folder: Path, job: str, nodes: int = 1) -> SimpleNamespace:
@@ -240,19 +249,15 @@ def launched_by_slurm(folder: Path, job: str, nodes: int = 1) -> SimpleNamespace
     torch's launcher gets from Accelerate, and the ids of the processes of the script and of srun.
     """
     note = folder / f"launched-{job}.json"
-    for name, text in {
+    programs = {
         "scontrol": "echo 127.0.0.1",
         "srun": f'echo $$ > {folder}/srun; exec "$@"',
         "accelerate": f"exec {sys.executable} -c 'import json, os, sys; json.dump("
         f'[sys.argv[2:], dict(os.environ)], open("{note}", "w"))\' "$@"',
-    }.items():
-        path = folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/bash\n{text}\n")
-        path.chmod(0o755)
+    }
     variables = {"SLURM_JOB_ID": job, "SLURM_NNODES": str(nodes), "SLURM_NODEID": str(nodes - 1)}
     variables |= {"SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NODELIST": "node"}
-    variables |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    variables |= {"PATH": search_path(folder / "bin", programs)}
     script = subprocess.Popen(["bash", "configuration/slurm.sh"], cwd=ROOT, env=os.environ | variables)
     assert script.wait(LONGEST) == 0
     words, environment = json.loads(note.read_text())
@@ -286,17 +291,9 @@ def test_a_signal_of_slurm_reaches_the_training_processes(tmp_path):
 
 @pytest.mark.slow
 def test_the_slurm_script_trains_and_a_requeued_job_finds_the_run_finished(tmp_path):
-    port = str(port_of_launchers())
-    filled = {"PORT": port, "PYTHON": sys.executable, "SECONDS": f"{LONGEST:.0f}"}
-    for name, text in STUBS.items():
-        for word, value in filled.items():
-            text = text.replace(word, value)
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("#!/bin/bash\n" + text)
-        path.chmod(0o755)
-    job = {"SLURM_JOB_NODELIST": "node[1-2]", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    job |= {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1"}
+    job = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
+    job |= {"SLURM_CPUS_PER_TASK": "1", "PATH": search_path(tmp_path / "bin", STUBS)}
+    job |= {"FREE_PORT": str(port_of_launchers()), "PYTHON": sys.executable, "LONGEST": f"{LONGEST:.0f}"}
     command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
     for words in ("step 20 of 20", "is finished"):
         environment = os.environ | job
