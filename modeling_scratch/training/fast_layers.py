@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ..model import ScratchForConditionalGeneration  # registers the model with the Auto classes
+from ..model import ScratchForConditionalGeneration  # noqa: F401 (registers the model with the Auto classes)
 from ..model.attention import ScratchAttention, eager_attention
 from ..model.position_embeddings import LearnedPositionEmbedding
 from ..model.stacks import ScratchStack
@@ -175,7 +175,7 @@ def has_own_hooks(module: nn.Module) -> bool:
     return any(getattr(module, kind) for kind in kinds)
 
 
-def use_fast_layers(model: ScratchForConditionalGeneration) -> None:
+def use_fast_layers(model: nn.Module) -> None:
     """
     Replace the classes of a model's layers as `FAST` says, and that of each stack's own dropout by NarrowingDropout.
     Weights and their names stay as they are. Of code that came with a checkpoint, only PyTorch's classes are replaced.
