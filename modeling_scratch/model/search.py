@@ -217,6 +217,7 @@ def put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], fill: float) -> tor
     return torch.cat(values)[torch.cat([rows for rows, _ in parts]).argsort()]
 
 
+_ELEMENTS = 2**18  # scores that beam search processes at a time on a CPU, where touching fresh memory is slow
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
 # Several hypotheses per sentence: tokens, (sentences, hypotheses, length); rows, the batch row that each token extends,
@@ -324,19 +325,15 @@ class _BeamSearch:
         """
         tokens = self.running["tokens"].flatten(0, 1)
         logits = self.decoder(tokens)
-        log_probs = logits.log_softmax(dim=-1)
-        if len(self.banned):
-            log_probs[:, self.banned] = -torch.inf
-        ranked = self.processors(tokens, log_probs) if self.processors else log_probs
-        if self.scores is not None:
-            self.scores.append(ranked.clone())
         if self.logits is not None:
             self.logits.append(logits)
+        in_parts = self.may_leave and logits.device.type == "cpu"
+        rows = max(1, _ELEMENTS // logits.shape[1]) if in_parts else len(logits)
+        parts = map(self.rank, tokens.split(rows), logits.split(rows))
         # The best tokens of each beam, (size, beams, most), and among them those of all beams, (size, width).
-        most = min(self.width, ranked.shape[1])
-        added, found = ranked.unflatten(0, (self.size, self.beams)).topk(most)
+        added, found = (torch.cat(part).unflatten(0, (self.size, self.beams)) for part in zip(*parts, strict=True))
         best, places = (self.running["scores"][..., None] + added).flatten(1).topk(self.width)
-        parents, chosen = places // most, found.flatten(1).gather(1, places)
+        parents, chosen = places // added.shape[2], found.flatten(1).gather(1, places)
         continuations = _pick(self.running, parents) | {"scores": best, "log_probs": best}
         if self.processors and self.config.return_dict_in_generate:  # then the search's own scores are not the model's
             extended = parents + torch.arange(self.size, device=parents.device)[:, None] * self.beams  # rows
@@ -347,6 +344,16 @@ class _BeamSearch:
         scores = None if self.scores is None else tuple(self.scores)
         ended = self.criteria(continuations["tokens"].flatten(0, 1), scores).view(self.size, self.width)
         return continuations, ended, parents
+
+    def rank(self, tokens: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The processed scores of the best next tokens of some rows, and these tokens, (rows, most) each."""
+        log_probs = logits.log_softmax(dim=-1)
+        if len(self.banned):
+            log_probs[:, self.banned] = -torch.inf
+        ranked = self.processors(tokens, log_probs) if self.processors else log_probs
+        if self.scores is not None:
+            self.scores.append(ranked.clone())
+        return ranked.topk(min(self.width, ranked.shape[1]))
 
     def select_running(self, continuations: Hypotheses, ended: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """Continue the best hypotheses that have not ended. Returns the beam that each extends, (size, beams)."""

@@ -103,10 +103,9 @@ def exchange_tokenizer(run: Path) -> None:
 
 
 def add_handler(run: Path) -> None:
-    """A handler.py that answers in capitals."""
+    """A handler.py that its owner has edited may give other answers, but this one gives none."""
     text = Path(probe.__file__).with_name("handler.py").read_text()
-    answer = 'return [{"translation_text": text.upper()} for text in data["inputs"]]'
-    (run / "handler.py").write_text(text.replace('return self.pipeline(data["inputs"], **parameters)', answer))
+    (run / "handler.py").write_text(text.replace('self.pipeline(data["inputs"],', 'self.pipeline(data["input"],'))
 
 
 CONNECT = "import torch\nimport socket\nsocket.create_connection(('127.0.0.1', 9))\n"
@@ -126,7 +125,7 @@ DAMAGE_FOR_STRANGERS = {
     "import": (edit("masking.py", "import torch\n", "import torch\nimport no_such_package\n"), "'no_such_package'"),
     "other code": (edit("position_embeddings.py", "10000.0", "20000.0"), r"logits \(by "),
     "pipeline": (edit("translation_pipeline.py", "{self._key: text}", '{self._key: "x"}'), "pipeline: "),
-    "handler": (add_handler, "other answers of handler.py:"),
+    "handler": (add_handler, "KeyError: 'input'"),
     "connection": (edit("attention.py", "import torch\n", CONNECT), "connection"),
 }
 

@@ -10,6 +10,8 @@ from search_cases import decided, enliven, inherited, log_probabilities
 from torch.nn.utils import prune
 from transformers import LogitsProcessor, LogitsProcessorList, NoBadWordsLogitsProcessor
 
+from modeling_scratch.model import search
+
 pytest_plugins = ["search_fixtures"]
 
 
@@ -29,6 +31,18 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
         left += rows[-1] < 6 * beams
         assert torch.equal(found, inherited(model, **source, **options))
     assert left
+
+
+@pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_few_rows_are_ranked_at_a_time(rows, settings, models, monkeypatch):
+    given, rank = set(), search._BeamSearch.rank
+    monkeypatch.setattr(search._BeamSearch, "rank", lambda self, *part: given.add(len(part[0])) or rank(self, *part))
+    for model, source in models():
+        options = {"num_beams": 3, "max_new_tokens": 10, "do_sample": False} | settings
+        monkeypatch.setattr(search, "_ELEMENTS", rows * model.config.target_vocab_size)
+        assert torch.equal(model.generate(**source, **options), inherited(model, **source, **options))
+    assert max(given) == rows
 
 
 def test_banned_tokens_take_no_processor(models, monkeypatch):
