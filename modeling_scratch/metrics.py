@@ -681,7 +681,7 @@ def describe_heads(record: dict[str, Any]) -> list[str]:
 
 def describe_calibration(measured: dict[str, Any]) -> str:
     """Which shares of sentences a calibrated confidence calls doubtful, with its precision and recall."""
-    named = {"validation": "validation sentences"}
+    named = {"validation": "validation sentences", "glued": "outputs for two sentences that translate one"}
     shares = [
         f"{100 * share:.0f} % of {named.get(kind, f'those that are {kind}')}"
         for kind, share in measured["doubtful"].items()

@@ -110,8 +110,8 @@ def main(
     text, separated by tabs. Their texts differ; an empty line has one row, without text. A score is the natural
     logarithm of the text's probability under the model, the end token included; beam search ranks by score /
     tokens^length_penalty. With --confidence, a number from 0 to 1 follows the score. An output below 0.5 is doubtful,
-    because its line is unlike what the model has learnt, or longer; the command warns of it in any case. A line of
-    --format text has the confidence of its least sure sentence. With
+    because its line is unlike what the model has learnt, or longer, or since it is too short or long for its line; the
+    command warns of it in any case. A line of --format text has the confidence of its least sure sentence. With
     --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
     A translator keeps placeholders such as {name} and %s, addresses, @mentions, #tags, :emoji:, versions and `code` as

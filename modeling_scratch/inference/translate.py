@@ -196,7 +196,7 @@ class Translator:
             for place, each in enumerate(found):
                 signals = tokens[place // several], each.length, each.score
                 number = self.confidence(*signals, says_nothing(each.text, is_translation))
-                found[place] = replace(each, confidence=number)
+                found[place] = replace(each, confidence=number, is_short=self.confidence.is_short(*signals))
         rows = [found[first : first + several] for first in range(0, len(found), several)]
         if not align:
             return rows

@@ -22,6 +22,7 @@ class Translation:
         length: the number of its tokens, including the end token.
         confidence: how far to trust it; see `model.confidence`. None if scores were not asked for, or the model has no
             confidence.json.
+        is_short: it is doubtful since it is short for its source: a part may be missing. False without a confidence.
         weights: how much each target word attends to each source word, (target words, source words), as
             `alignments.average_heads` returns them; None if not asked for.
     """
@@ -32,6 +33,7 @@ class Translation:
     weights: "torch.Tensor | None" = None
     length: int = 0
     confidence: float | None = None
+    is_short: bool = False
 
 
 def distinct(translations: Sequence[Translation]) -> list[Translation]:

@@ -1,6 +1,6 @@
 """
 How far to trust an output: a number from 0 to 1, which training calibrates. Below 0.5, the output is doubtful: the
-input is unlike what the model has learnt.
+input is unlike what the model has learnt, or the output is too short or too long for it.
 """
 
 import base64
@@ -21,7 +21,7 @@ _HASHES = 4
 _MASK = 2**32 - 1
 _START = -1  # stands before the first token
 _LOWEST = -1e6  # log-probability, in place of minus infinity
-_MORE = 3  # tokens that are known are added to each source, since a share of few says little
+_MORE = 3  # tokens that are as usual are added to each text, since a share of few says little
 _FARTHEST = 30.0  # from the threshold, in scales
 
 
@@ -66,7 +66,8 @@ class Confidence:
     What the confidence.json of a model contains.
 
     Each signal finds what the others miss: a low probability finds text from elsewhere; unknown n-grams find other
-    languages, other orders of words and misspellings; and a target that is too long finds endless repetition.
+    languages, other orders of words and misspellings; a target that is too long for its source finds endless
+    repetition; and one that is too short, a part that was left out.
 
     Args:
         signals: for each signal, the value below which an output is doubtful, and a scale, in `signals_of`'s units.
@@ -121,7 +122,8 @@ class Confidence:
     def signals_of(self, ids: Sequence[int], length: int, log_probability: float) -> dict[str, float]:
         """
         The mean log-probability of the target's tokens, the share of the source's pairs and triples of adjacent tokens
-        that occur in training, and the number of source tokens for each target token.
+        that occur in training, the number of source tokens for each target token, and the reverse. (Of few tokens,
+        the last says little. Files of earlier versions do not use it.)
 
         Args:
             ids: the source's token ids, with the end token.
@@ -133,7 +135,17 @@ class Confidence:
             "mean_log_probability": max(log_probability, _LOWEST) / length,
             "known_ngrams": (known + _MORE) / (len(ids) + _MORE),
             "length_ratio": len(ids) / length,
+            "target_ratio": (length + _MORE) / (len(ids) + _MORE),
         }
+
+    def _distances(self, *translation) -> dict[str, float]:
+        """How far each signal is above its threshold, in scales. The arguments are those of `signals_of`."""
+        found = self.signals_of(*translation)
+        return {name: (found[name] - least) / scale for name, (least, scale) in self.signals.items()}
+
+    def is_short(self, ids: Sequence[int], length: int, log_probability: float) -> bool:
+        """Whether an output is doubtful since it is short for its source. The arguments are those of `signals_of`."""
+        return self._distances(ids, length, log_probability).get("target_ratio", 0.0) < 0
 
     def __call__(self, ids: Sequence[int], length: int, log_probability: float, says_nothing: bool = False) -> float:
         """
@@ -143,9 +155,8 @@ class Confidence:
         """
         if says_nothing:
             return 0.0
-        found = self.signals_of(ids, length, log_probability)
-        distances = [(found[name] - least) / scale for name, (least, scale) in self.signals.items()]
-        number = 1 / (1 + math.exp(-max(min(distances), -_FARTHEST)))
+        lowest = min(self._distances(ids, length, log_probability).values())
+        number = 1 / (1 + math.exp(-max(lowest, -_FARTHEST)))
         if self.longest_source is None or len(ids) <= self.longest_source:
             return number
         return min(number, DOUBTFUL * self.longest_source / len(ids))

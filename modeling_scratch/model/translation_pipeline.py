@@ -112,7 +112,8 @@ class ScratchTranslationPipeline(Pipeline):
             token included. None: only if there are several translations per sentence. (Beam search ranks by score /
             length^length_penalty. Samples are ranked by score, if there are scores.)
         return_confidence: add each translation's "confidence", from 0 to 1: below 0.5, the sentence is unlike what the
-            model has learnt, or longer than anything that it was trained on. Training calibrates it.
+            model has learnt, or longer than anything that it was trained on, or its translation is too short or long
+            for it. Training calibrates it.
         device, dtype: as in every pipeline.
         generation: all other arguments, here or in a call, go to `model.generate`: num_beams, length_penalty,
             max_new_tokens, do_sample, num_return_sequences, generation_config and so on. They override the model's

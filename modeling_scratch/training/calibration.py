@@ -11,7 +11,7 @@ from datasets import Dataset
 from ..data.streaming import columns_of, open_stream
 from ..data.tokenizer import features_of, texts
 from ..inference.translate import Translator
-from ..languages import base_language
+from ..languages import base_language, has_spaces
 from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
 from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of, places_of
@@ -28,7 +28,8 @@ _READ = 200_000  # training sources whose n-grams are counted
 _AT_ONCE = 10_000
 _BITS = 21  # of a token in an n-gram's code
 _DOUBTFUL = 0.01  # the most validation sentences that each signal makes doubtful, as a share
-_SHARES = {"length_ratio": 0.25}  # of the above, for signals that seldom help
+_SHARES = {"length_ratio": 0.25, "target_ratio": 0.25}  # of the above, for signals that seldom help
+_LOST = 0.75  # an output for two sentences that has a smaller share of the tokens of their own outputs lost one
 _AS_MANY = 0.01  # a difference in recall that does not count
 _LEAST_SCALE = 1e-3
 _MOSTLY = 0.5  # share of translations that are guesses, from which on all are doubtful
@@ -40,10 +41,11 @@ _BITS_EACH = 8  # with `_HASHES` of confidence.py, 2.4 % of the n-grams that are
 def calibrate(run: Run) -> Confidence | None:
     """
     Choose the thresholds of a model's confidence such that each signal makes 1 % of the validation sentences doubtful,
-    translated with the model's own settings (an unusual length, 0.25 %); or less if lower thresholds find as many
-    sentences of other kinds: validation sentences whose words are in random order, or half of them replaced or
-    misspelled, and, if the languages differ, references in place of sources. Of a model that guesses, a low probability
-    makes as many doubtful as are guesses, or all. All processes call this together.
+    translated with the model's own settings (a long or a short output, 0.25 %); or less if lower thresholds find as
+    many sentences of other kinds: validation sentences whose words are in random order, or half of them replaced or
+    misspelled, and, if the languages differ, references in place of sources; and, of translators, pairs of sentences in
+    one source, whose output translates only one. Of a model that guesses, a low probability makes as many doubtful as
+    are guesses, or all. All processes call this together.
 
     Returns:
         None if there are fewer than 100 validation sentences, or the search gives no scores, as that of sharded models.
@@ -63,9 +65,14 @@ def calibrate(run: Run) -> Confidence | None:
             translator, sources, run.accelerator, run.stop, tokens=tokens, scores=None, **limits
         )
         if kind == "validation":
-            read = [place for place, ids in enumerate(tokens) if ids]
+            read, outputs = [place for place, ids in enumerate(tokens) if ids], rows
             targets = texts(pairs)[1]
             guesses = guessed([rows[place][0].text for place in read], [targets[place] for place in read])
+        if kind == "glued":
+            whole = [row[0].length for row in outputs]
+            both = [sum(whole[2 * place : 2 * place + 2]) for place in range(len(rows))]
+            lost = [row[0].length < _LOST * most for row, most in zip(rows, both, strict=True)]
+            tokens = [ids if is_lost else [] for ids, is_lost in zip(tokens, lost, strict=True)]
         found[kind] = [(ids, best.length, best.score) for ids, (best, *_) in zip(tokens, rows, strict=True) if ids]
         if kind == "validation" and not any(score for _, _, score in found[kind]):
             logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
@@ -184,5 +191,9 @@ def _kinds(recipe: Recipe, pairs: Dataset) -> dict[str, tuple[list[str], list[st
     languages = recipe.data.languages
     if languages and base_language(languages[0]) != base_language(languages[1]):
         found["foreign"] = targets
+    if languages:
+        space = " " if has_spaces(languages[0]) else ""
+        found["glued"] = list(map(space.join, zip(sources[::2], sources[1::2], strict=False)))
     most = {kind: len(side) if kind == "validation" else _OTHERS for kind, side in found.items()}
-    return {kind: (side[: most[kind]], features and features[: most[kind]]) for kind, side in found.items()}
+    own = {kind: features and features[:: 2 if kind == "glued" else 1] for kind in found}
+    return {kind: (side[: most[kind]], own[kind] and own[kind][: most[kind]]) for kind, side in found.items()}

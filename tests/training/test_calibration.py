@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from itertools import compress
 from unittest.mock import patch
@@ -26,7 +27,7 @@ from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_fo
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.run.records import run_of
 from modeling_scratch.training import calibration
-from modeling_scratch.training.calibration import guessed
+from modeling_scratch.training.calibration import guessed, ngram_set
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +71,19 @@ def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
         ngrams = [*zip([-1, *ids], ids, strict=False), *zip([-1, -1, *ids], [-1, *ids], ids, strict=False)]
         shares.append((sum(ngram in known for ngram in ngrams) / 2 + 3) / (len(ids) + 3))
     assert len(texts) > 100
-    assert confidence.signals.keys() == {"mean_log_probability", "known_ngrams", "length_ratio"}
+    assert confidence.signals.keys() == {"mean_log_probability", "known_ngrams", "length_ratio", "target_ratio"}
     for name, values in (("mean_log_probability", means), ("known_ngrams", shares)):
         threshold, scale = confidence.signals[name]
         values = torch.tensor(values, dtype=torch.float64)
         quantiles = [float(values.quantile(share)) for share in (0.01, 0.005, 0.0025)]
         assert min(abs(threshold - quantile) for quantile in quantiles) < 0.02  # a few n-grams only seem known
         assert scale == pytest.approx(max(1e-3, float(values.std())), rel=0.05)
-    assert confidence.measured["doubtful"].keys() == {"validation", "shuffled", "corrupted", "foreign"}
+    lengths = [row[0].length for row in translator.translate(texts)]
+    rows = zip(lengths, tokenize(texts).input_ids, strict=True)
+    ratios = sorted((length + 3) / (len(ids) + 3) for length, ids in rows if len(ids) <= 64)
+    threshold = confidence.signals["target_ratio"][0]
+    assert ratios[0] - 0.02 < threshold < ratios[2] + 0.02  # a quarter of 1 % of 500, or less
+    assert confidence.measured["doubtful"].keys() - {"glued"} == {"validation", "shuffled", "corrupted", "foreign"}
     assert confidence.measured["doubtful"]["foreign"] == 1  # German has other n-grams
 
 
@@ -189,6 +195,22 @@ def test_translate_writes_confidences_and_warns_of_doubtful_lines(calibrated, mo
     assert told == warnings
     ranked = run_translate(monkeypatch, calibrated, lines(sure), confidence=True, n_best=2)[1].decode().splitlines()
     assert [len(row.split("\t")) for row in ranked] == [5, 5]
+
+
+def test_an_output_that_is_short_for_its_source_is_doubtful_for_that_reason(calibrated, tmp_path, monkeypatch):
+    folder, (source,) = shutil.copytree(calibrated, tmp_path / "model"), sources(calibrated, "test")[:1]
+    (folder / "confidence.json").write_text(Confidence({"target_ratio": (9.0, 1.0)}, None, ngram_set([])).text())
+    warnings = run_translate(monkeypatch, folder, lines(source, "..."))[2]
+    assert re.search(r"line 1: .*doubtful.*: the output is short for its source: a part may be missing", warnings)
+    with running(Service(Directions([load_direction(f"en:de={folder}", load_torch_engine)]), Limits())) as url:
+        assert post(f"{url}/translate", {"q": source, "source": "en", "target": "de"})[1]["doubt"] == "short"
+
+
+def test_validation_sentences_are_glued_together_two_by_two(calibrated):
+    recipe, text = load_recipe(calibrated / "recipe.yaml"), sources(calibrated, "validation")
+    pairs = load_split(recipe.data, recipe.seed, "validation")
+    kinds = calibration._kinds(recipe, pairs)
+    assert kinds["glued"] == ([f"{one} {two}" for one, two in zip(text[:200:2], text[1:200:2], strict=True)], None)
 
 
 def test_confidences_that_are_not_there_are_refused_in_one_line(calibrated, tmp_path, monkeypatch):

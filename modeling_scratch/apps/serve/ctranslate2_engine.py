@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,10 +97,12 @@ class CTranslate2Engine:
         # CTranslate2 divides the score by length^penalty.
         total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
         is_cut = not tokens or tokens[-1] not in self.settings["end_token"]
-        confidence = None
-        if self.confidence and tokens:
-            confidence = self.confidence(source, length, total, says_nothing(text, self.origin["isTranslator"]))
-        return Translation(text, total, is_cut, length=length, confidence=confidence)
+        made = Translation(text, total, is_cut, length=length)
+        if not self.confidence or not tokens:
+            return made
+        signals = source, length, total
+        number = self.confidence(*signals, says_nothing(text, self.origin["isTranslator"]))
+        return replace(made, confidence=number, is_short=self.confidence.is_short(*signals))
 
 
 class _TransformersTokenizer:

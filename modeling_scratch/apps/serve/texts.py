@@ -22,7 +22,8 @@ _LONG = 1_000  # characters, which take some milliseconds to read
 _PER_TEXT = 50  # the overhead of a text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
 DIGITS = 4  # of a confidence
-LANGUAGE, LENGTH, UNLIKE = "language", "length", "unlike"  # reasons to doubt a translation
+# Reasons to doubt a translation.
+LANGUAGE, LENGTH, SHORT, UNLIKE = "language", "length", "short", "unlike"
 
 Result = TypeVar("Result")
 
@@ -106,14 +107,15 @@ async def reasons_to_doubt(
 ) -> dict[int, str]:
     """
     Why the best translations of some sentences are doubtful, by the sentence's index. `LANGUAGE`: it is clearly not in
-    the source language, and so may have many tokens; `LENGTH`: it has more than any in training; `UNLIKE`: it is unlike
-    what the model has learnt.
+    the source language, and so may have many tokens; `LENGTH`: it has more than any in training; `SHORT`: its
+    translation is short for it, so a part may be missing; `UNLIKE`: it is unlike what the model has learnt.
     """
     found, language = {}, direction.languages[0]
     for place, (best, *_) in enumerate(translations):
         if is_doubtful(best):
             longest = direction.engine.confidence.longest_source
-            found[place] = LENGTH if longest is not None and len(tokens[place]) > longest else UNLIKE
+            is_longer = longest is not None and len(tokens[place]) > longest
+            found[place] = LENGTH if is_longer else SHORT if best.is_short else UNLIKE
     if found and language is not None:
         foreign = await readers(are_foreign, [sentences[place] for place in found], language)
         found |= dict.fromkeys(list(itertools.compress(found, foreign)), LANGUAGE)

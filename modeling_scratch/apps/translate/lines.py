@@ -191,6 +191,8 @@ class Warnings:
         """Warn about an output if it is doubtful."""
         if is_doubtful(translation):
             why = f"the {self.unit} is unlike what the model has learnt"
+            if translation.is_short:
+                why = "the output is short for its source: a part may be missing"
             message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
             self.add("the outputs of {} are doubtful", number, message)
 

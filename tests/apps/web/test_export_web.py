@@ -38,7 +38,7 @@ from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
-from modeling_scratch.model.confidence import FILE
+from modeling_scratch.model.confidence import FILE, Confidence, NgramSet
 from modeling_scratch.model.text import clean
 
 PAGE = Path(export.__file__).parent / "page"
@@ -477,6 +477,27 @@ def test_an_output_that_says_nothing_has_no_confidence_on_the_page():
         console.log(JSON.stringify(outputs.map((each) => confidence.of([5, 2], 1, 0, ...each) > 0)));
     """
     assert node("--input-type=module", "-", input=script) == [False, False, False, True, True, True]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_an_output_that_is_short_for_its_source_is_doubtful_on_the_page_as_in_python():
+    python = Confidence({"length_ratio": (0.2, 0.1), "target_ratio": (0.7, 0.1)}, 30, NgramSet(b"\0"))
+    cases = [[list(range(4, 4 + size)), length] for size in (1, 4, 16, 31) for length in (1, 3, 8, 11, 16, 90)]
+    script = f"""
+        import {{ Confidence }} from {json.dumps(CONFIDENCE)};
+        const confidence = new Confidence({python.text()});
+        const found = {json.dumps(cases)}.map(([ids, length]) => {{
+            const number = confidence.of(ids, length, -1, "a", true);
+            return [number, confidence.doubt(number, ids, "a", length) ?? null];
+        }});
+        console.log(JSON.stringify(found));
+    """
+    found = node("--input-type=module", "-", input=script)
+    for (ids, length), (number, doubt) in zip(cases, found, strict=True):
+        assert number == pytest.approx(python(ids, length, -1.0), rel=1e-9)
+        reason = "length" if len(ids) > 30 else "short" if python.is_short(ids, length, -1.0) else "unlike"
+        assert doubt == (reason if number < 0.5 else None)
+    assert {doubt for _, doubt in found} == {"length", "short", "unlike", None}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")

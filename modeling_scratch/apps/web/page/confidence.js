@@ -3,7 +3,7 @@
 const DOUBTFUL = 0.5; // below this
 const HASHES = 4;
 const LOWEST = -1e6; // log-probability, in place of minus infinity
-const MORE = 3; // tokens that are known are added to each source
+const MORE = 3; // tokens that are as usual are added to each text
 const FARTHEST = 30; // from the threshold, in scales
 const CLEARLY = Math.log(10) / 2; // per square root of a byte; measured with py3langid, which divides likewise
 
@@ -69,6 +69,8 @@ export class LanguageTable {
   }
 }
 
+const ratioOf = (length, ids) => (length + MORE) / (ids.length + MORE);
+
 export class Confidence {
   // The contents of confidence.json and, if the page has it, languages.json.
   constructor({ signals, longest_source, known }, table) {
@@ -89,6 +91,7 @@ export class Confidence {
       mean_log_probability: Math.max(logProbability, LOWEST) / length,
       known_ngrams: (known / 2 + MORE) / (ids.length + MORE),
       length_ratio: ids.length / length,
+      target_ratio: ratioOf(length, ids),
     };
     const distances = Object.entries(this.signals).map(([name, [least, scale]]) => (found[name] - least) / scale);
     const number = 1 / (1 + Math.exp(-Math.max(Math.min(...distances), -FARTHEST)));
@@ -99,10 +102,12 @@ export class Confidence {
     return this.longest !== null && ids.length > this.longest;
   }
 
-  // Why the output for a text is doubtful, as in texts.py: "language", "length" or "unlike"; undefined if it is not.
-  doubt(confidence, ids, text) {
+  // Why the output for a text, of `length` tokens, is doubtful, as in texts.py: "language", "length", "short" or
+  // "unlike"; undefined if it is not.
+  doubt(confidence, ids, text, length) {
     if (confidence >= DOUBTFUL) return undefined;
     if (this.table?.isForeign(text)) return "language";
-    return this.isLonger(ids) ? "length" : "unlike";
+    if (this.isLonger(ids)) return "length";
+    return ratioOf(length, ids) < this.signals.target_ratio?.[0] ? "short" : "unlike";
   }
 }

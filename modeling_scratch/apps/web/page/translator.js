@@ -215,7 +215,7 @@ export class Translator {
     const [{ tokens, score }] = found;
     const { isTranslator } = this.model;
     const confidence = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), isTranslator);
-    const doubt = this.confidence?.doubt(confidence, ids, clean(left));
+    const doubt = this.confidence?.doubt(confidence, ids, clean(left), tokens.length);
     return found.map(({ tokens, score, weights }, rank) => ({
       text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
       tokens,
