@@ -394,7 +394,7 @@ def test_the_architecture_is_described_from_the_config(tmp_path):
     ("name", "content", "message"),
     [
         ("metrics.jsonl", '{"split": "train", "step"', "metrics.jsonl: no records yet"),
-        ("metrics.jsonl", '{"split": "train", "step"\n', "metrics.jsonl: Expecting"),
+        ("metrics.jsonl", '{"split": "train", "step"\n', "metrics.jsonl: line 1 is damaged; delete it: Expecting"),
         ("metrics.jsonl", '{"split": "train", "step": 1}\n', "no evaluation yet"),
         ("config.json", "{", "config.json: cannot be read as JSON"),
         ("generation_config.json", None, "generation_config.json: no such file"),
