@@ -98,9 +98,18 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
 
 
 def load_confidence(name: str, **options) -> Confidence | None:
-    """A model's confidence.json; None if it has none. Raises UserError if it cannot be loaded."""
+    """
+    A model's confidence.json; None if it has none. Warns if Transformers' Trainer has saved the model since, whose file
+    is that of the model that it began with. Raises UserError if the file cannot be loaded.
+    """
     with loading(name, FILE):
-        return Confidence.load(name, **options)
+        found = Confidence.load(name, **options)
+    if found is not None and Path(name, "training_args.bin").is_file():
+        logger.warning(
+            f"{name}: {FILE} was calibrated before the model was trained with Transformers' Trainer; to calibrate it "
+            "again, see docs/hub.md#change-it-and-share-it-again, or delete it"
+        )
+    return found
 
 
 def load_translator(name: str, **options) -> PreTrainedModel:

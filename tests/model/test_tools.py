@@ -354,6 +354,7 @@ def test_seq2seq_trainer_accumulates_gradients_translates_and_saves(make_model, 
         assert metrics["eval_starts"] == [1] * len(rows)  # translations, not logits
         trainer.save_model(tmp_path / f"saved-{accumulation}")
         assert (tmp_path / f"saved-{accumulation}" / "confidence.json").read_text() == confidence
+        assert (tmp_path / f"saved-{accumulation}" / "training_args.bin").is_file()  # load_confidence warns of it
         results.append(model)
     whole, accumulated = (dict(each.named_parameters()) for each in results)
     started = dict(AutoModelForSeq2SeqLM.from_pretrained(start).named_parameters())

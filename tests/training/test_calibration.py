@@ -244,6 +244,14 @@ def test_the_card_says_what_was_measured(calibrated):
     assert f"precision {measured['precision']:.2f}, recall {measured['recall']:.2f}" in card
 
 
+def test_a_model_that_a_trainer_has_saved_since_is_to_be_calibrated_again(calibrated, tmp_path, monkeypatch):
+    folder = shutil.copytree(calibrated, tmp_path / "model")
+    assert "calibrate" not in run_translate(monkeypatch, folder, lines("a"))[2]
+    (folder / "training_args.bin").touch()  # as Trainer.save_model does
+    warnings = run_translate(monkeypatch, folder, lines("a"))[2]
+    assert f"{folder}: confidence.json was calibrated before the model was trained" in warnings
+
+
 def test_few_validation_sentences_calibrate_nothing(trained):
     assert not (trained / "confidence.json").exists()
     assert "confidence" not in read_metrics(trained, "test")[0]
