@@ -149,9 +149,9 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     from modeling_scratch.data.sources import load_pairs
     from modeling_scratch.data.tokenizer import PairTokenizer, texts, tokenize_pairs
     from modeling_scratch.inference.translate import Translator
-    from modeling_scratch.inference.translations import best_texts
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.metrics import score
+    from modeling_scratch.model.translations import best_texts
     from modeling_scratch.recipe.reading import load_recipe, model_fields
     from modeling_scratch.training.setup import make_accelerator
 

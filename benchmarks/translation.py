@@ -34,7 +34,7 @@ THREADS = torch.get_num_threads()
 def with_this_project(folder: str, workers: int | None) -> Translate:
     from modeling_scratch.apps.translate.workers import Pool, before_forking, worker_count
     from modeling_scratch.inference.translate import Translator
-    from modeling_scratch.inference.translations import best_texts
+    from modeling_scratch.model.translations import best_texts
 
     with before_forking() as cores:
         translator = Translator.load([folder])

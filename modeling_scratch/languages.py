@@ -11,11 +11,6 @@ if TYPE_CHECKING:
 
 # Languages that are always scored as ones without spaces between words. For other languages, the text decides.
 WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
-# Scripts in which most letters match `_WITHOUT_SPACES` below (in regex 2026.11), and codes that combine such scripts.
-_SCRIPTS_WITHOUT_SPACES = (
-    "Ahom Bali Batk Bopo Brah Cham Diak Gran Hani Hira Java Kana Khmr Lana Laoo Maka Mymr Nshu Tale Talu Tang Tavt "
-    "Thai Tibt Yiii Hanb Hans Hant Hrkt Jpan"
-)
 
 
 @cache
@@ -61,13 +56,6 @@ def likely_locale(tag: str) -> tuple[str, str, str] | None:
         return None
     likely = language.maximize()
     return likely.language or "", likely.script or "", likely.territory or ""
-
-
-@cache
-def has_spaces(tag: str) -> bool:
-    """Whether there are spaces between sentences in a language, by its most likely script; true if it is unknown."""
-    likely = likely_locale(tag)
-    return likely is None or likely[1] not in _SCRIPTS_WITHOUT_SPACES.split()
 
 
 def is_written_language(tag: str) -> bool:

@@ -16,7 +16,7 @@ from modeling_scratch.apps.serve.clients import Clients
 from modeling_scratch.apps.serve.engines import Direction, Directions
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.commands.serve import listening, make_server
-from modeling_scratch.inference.translations import Translation
+from modeling_scratch.model.translations import Translation
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 PARTS = "multipart/form-data; boundary=x"

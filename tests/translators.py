@@ -23,10 +23,10 @@ from modeling_scratch.commands import translate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE, Confidence, ngrams_of
+from modeling_scratch.model.translations import best_texts
 from modeling_scratch.training.calibration import ngram_set
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 

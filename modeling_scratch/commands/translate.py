@@ -1,6 +1,7 @@
 """`scratch translate`: run a model on text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..apps.documents import FORMATS, WITH_INLINE_MARKUP, format_of
-from ..apps.translate.kept_words import KEPT, own_pattern
-from ..errors import UserError, as_user_error
+from ..errors import UserError, as_user_error, shortened
 from ..files import reading
+from ..model.kept_words import KEPT
 from .cli import BROKEN_PIPE, Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
@@ -201,6 +202,16 @@ def main(
                 conditions = Features(features or "", features_column)
                 more = (keep_going, quiet, size, conditions, confidence, kept)
                 translate_lines(path, file, translator, settings, *columns, *more)
+
+
+def own_pattern(pattern: str) -> re.Pattern[str]:
+    """A regular expression for `KeptWords`. Raises UserError if it is empty or not valid."""
+    if not pattern:
+        raise UserError("--keep takes a regular expression, not an empty one")
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UserError(f"--keep {shortened(pattern, 40)}: not a regular expression: {error}") from None
 
 
 def _beginning(path: Path) -> bytes:

@@ -16,9 +16,9 @@ from transformers.utils import HF_MODULES_CACHE
 from ..errors import UserError, as_user_error, beginning, redact
 from ..files import read_json, temporary_folder
 from ..inference.translate import Translator
-from ..inference.translations import best_texts
 from ..loading import load_tokenizers, load_translator
 from ..model import ScratchTranslationPipeline
+from ..model.translations import best_texts
 from ..recipe.schema import FEATURES
 from ..run.records import RECIPE, RunRecords
 from . import probe

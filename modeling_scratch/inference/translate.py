@@ -14,16 +14,17 @@ from ..errors import UserError
 from ..loading import best_device, load_confidence, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import (
     DEFAULT_BATCH_TOKENS,
+    as_translations,
     batches_by_length,
+    check_texts,
     generate_batch,
     setting_of,
-    target_lengths,
     tokenize,
 )
 from ..model.confidence import Confidence
 from ..model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
-from ..model.text import has_whole_symbols, left_as_it_is, says_nothing
-from .translations import Batch, Translation, Translations
+from ..model.text import Reading, Sentences, TextRules, has_whole_symbols, left_as_it_is
+from ..model.translations import Batch, Translation, Translations
 
 if TYPE_CHECKING:
     from .alignments import Aligner
@@ -88,6 +89,12 @@ class Translator:
         return self.model.generation_config.num_beams or 1
 
     @cached_property
+    def rules(self) -> TextRules:
+        """How the model reads texts."""
+        is_translation = task_of(self.model.config) == TRANSLATION
+        return TextRules.of(self.source_tokenizer.init_kwargs, is_translation, has_whole_symbols(self.source_tokenizer))
+
+    @cached_property
     def aligner(self) -> "Aligner":
         """
         Aligns texts and translations; an ensemble does so by its first member.
@@ -113,8 +120,7 @@ class Translator:
         Raises:
             ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
         """
-        takes_any = has_whole_symbols(self.source_tokenizer)
-        return tokenize(self.source_tokenizer, texts, limit, features=features, takes_any=takes_any)
+        return tokenize(self.source_tokenizer, texts, limit, features=features, takes_any=self.rules.takes_any)
 
     def translate(
         self,
@@ -126,13 +132,14 @@ class Translator:
         map_batches: Callable[[list[Batch], dict[str, Any]], Iterable[Translations]] | None = None,
         progress: Callable[[int], Any] = lambda texts: None,
         features: Sequence[str] | None = None,
+        sentences: Sentences | None = None,
         **settings,
     ) -> Translations:
         """
-        Translate texts, each as one sentence.
+        Translate texts: read each as `Reading` does, or take inputs that have been read and tokenized.
 
         Args:
-            tokens: what `tokenize` returned for these texts, if it has been called.
+            tokens: what `tokenize` returned for these texts, which are a reading's inputs. They stay sentences.
             batch_size: the most texts in a batch; None: no limit.
             batch_tokens: the most source tokens in a batch, including padding; None: no limit.
             min_batches: make smaller batches rather than fewer than this, if there are enough texts.
@@ -140,6 +147,7 @@ class Translator:
                 several processes do together; None: one after the other, here.
             progress: called after each batch with its number of texts.
             features: of each text, if `tokens` are not given; None: none.
+            sentences: see `Reading`, if `tokens` are not given.
             settings: for `translate_batch`.
 
         Returns:
@@ -150,8 +158,13 @@ class Translator:
             ValueError: a text has more tokens than there are learned positions; a setting is not valid.
         """
         if tokens is None:
+            check_texts(texts, [""] * len(texts) if features is None else features)
+            read = Reading(texts, self.rules, sentences=sentences)
             is_limited = getattr(self.model.config, "position_embedding_type", None) == "learned"
-            tokens = self.tokenize(texts, self.limit if is_limited else None, features)
+            tokens = self.tokenize(read.inputs, self.limit if is_limited else None, read.of_inputs(features))
+            limits = {"batch_size": batch_size, "batch_tokens": batch_tokens, "min_batches": min_batches}
+            given: dict[str, Any] = {"map_batches": map_batches, "progress": progress, **limits, **settings}
+            return read.restored(self.translate(read.inputs, tokens, **given))
         if min_batches > 1:
             share = max(1, -(-sum(map(len, tokens)) // min_batches))
             batch_tokens = share if batch_tokens is None else min(batch_tokens, share)
@@ -183,21 +196,9 @@ class Translator:
             generation: arguments of `model.generate`.
         """
         sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
-        several = sequences.shape[1]  # (batch_size, num_return_sequences, target_length)
-        lengths, is_whole = (each.flatten().tolist() for each in target_lengths(self.model, sequences))
-        numbers = [0.0] * len(is_whole) if log_probabilities is None else log_probabilities.flatten().tolist()
-        strings = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
-        found = [
-            Translation(text, score, not whole, length=length)
-            for text, score, whole, length in zip(strings, numbers, is_whole, lengths, strict=True)
-        ]
-        if log_probabilities is not None and self.confidence is not None:
-            is_translation = task_of(self.model.config) == TRANSLATION
-            for place, each in enumerate(found):
-                signals = tokens[place // several], each.length, each.score
-                number = self.confidence(*signals, says_nothing(each.text, is_translation))
-                found[place] = replace(each, confidence=number, is_short=self.confidence.is_short(*signals))
-        rows = [found[first : first + several] for first in range(0, len(found), several)]
+        confidence = None if log_probabilities is None else self.confidence
+        found = tokens, sequences, log_probabilities
+        rows = as_translations(self.model, self.target_tokenizer, *found, self.rules, confidence)
         if not align:
             return rows
         pairs = [(text, each.text) for text, row in zip(texts, rows, strict=True) for each in row[:align]]

@@ -7,7 +7,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .text import with_features
+from .confidence import Confidence
+from .text import TextRules, with_features
+from .translations import Translation, Translations
 
 DEFAULT_BATCH_TOKENS = 4096
 
@@ -20,11 +22,33 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
+def check_texts(texts: Sequence[str], features: Sequence[str], first: int = 0) -> None:
+    """
+    Raise ValueError if a text or its features are not a string, or not valid Unicode, or their numbers differ.
+
+    Args:
+        first: the number of the first text, for error messages.
+    """
+    if len(features) != len(texts):
+        raise ValueError(
+            f"there are features for {len(features)} inputs, but the number of inputs is {len(texts)}; several "
+            "features of an input are one string, separated by semicolons"
+        )
+    for number, given in enumerate(zip(texts, features, strict=True), start=first):
+        for name, text in zip(("input", "the features of input"), given, strict=True):
+            if not isinstance(text, str):
+                raise ValueError(f"{name} {number} is of type {type(text).__name__}; it must be a string")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{name} {number} is not Unicode text: {error.reason} at {error.start}") from None
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
     limit: int | None,
-    first: int = 0,
+    numbers: Sequence[int] | None = None,
     features: Sequence[str] | None = None,
     takes_any: bool = True,
 ) -> list[list[int]]:
@@ -33,7 +57,7 @@ def tokenize(
 
     Args:
         limit: the most tokens that the model takes; None: no limit.
-        first: the number of the first sentence, for error messages.
+        numbers: of the text that each sentence belongs to, for error messages; None: each is a text, from 0.
         features: of each sentence; None: none.
         takes_any: see `with_features`.
 
@@ -42,19 +66,7 @@ def tokenize(
             the tokenizer's regular expression gives up.
     """
     features = [""] * len(sentences) if features is None else features
-    if len(features) != len(sentences):
-        raise ValueError(
-            f"there are features for {len(features)} inputs, but the number of inputs is {len(sentences)}; several "
-            "features of an input are one string, separated by semicolons"
-        )
-    for number, given in enumerate(zip(sentences, features, strict=True), start=first):
-        for name, text in zip(("input", "the features of input"), given, strict=True):
-            if not isinstance(text, str):
-                raise ValueError(f"{name} {number} is of type {type(text).__name__}; it must be a string")
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(f"{name} {number} is not Unicode text: {error.reason} at {error.start}") from None
+    check_texts(sentences, features)
     texts = [with_features(*given, takes_any) for given in zip(sentences, features, strict=True)]
     filled = [index for index, text in enumerate(texts) if text]
     ids: list[list[int]] = [[] for _ in sentences]
@@ -68,8 +80,9 @@ def tokenize(
         raise ValueError(f"the tokenizer cannot read one of the inputs: {error}") from None
     for index, row in zip(filled, rows, strict=True):
         if limit is not None and len(row) > limit:
+            number = numbers[index] if numbers else index
             raise ValueError(
-                f"input {first + index} has {len(row)} tokens, but the model takes {limit} (max_position_embeddings); "
+                f"input {number} has {len(row)} tokens, but the model takes {limit} (max_position_embeddings); "
                 "nothing is truncated, so split it"
             )
         ids[index] = row
@@ -184,3 +197,30 @@ def generate_batch(
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         sequences = sequences.take_along_dim(order[..., None], dim=1)
     return sequences, scores
+
+
+def as_translations(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: list[list[int]],
+    sequences: torch.Tensor,
+    scores: torch.Tensor | None,
+    rules: TextRules,
+    confidence: Confidence | None,
+) -> Translations:
+    """
+    What `generate_batch` returned as translations of each sentence, best first.
+
+    Args:
+        tokenizer: the target's.
+        ids: the source tokens of each sentence.
+    """
+    several = sequences.shape[1]  # (batch_size, num_return_sequences, target_length)
+    lengths, is_whole = (values.flatten().tolist() for values in target_lengths(model, sequences))
+    texts = tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
+    numbers = [0.0] * len(texts) if scores is None else scores.flatten().tolist()
+    found = []
+    for place, (text, score, length, whole) in enumerate(zip(texts, numbers, lengths, is_whole, strict=True)):
+        made = Translation(text, score, not whole, length=length)
+        found.append(made if scores is None else rules.rated(made, ids[place // several], confidence))
+    return [found[first : first + several] for first in range(0, len(found), several)]

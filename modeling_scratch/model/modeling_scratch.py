@@ -20,12 +20,15 @@ from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
 from .confidence import FILE, Confidence
 from .configuration_scratch import ScratchConfig, config_of_part
+from .kept_words import KeptWords  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
 from .masking import IGNORE_INDEX, begins_segment, check_segments, count_positions, own_segment, positions_in_segments
 from .position_embeddings import PositionEmbedding  # noqa: F401
+from .sentences import beginnings  # noqa: F401
 from .stacks import CACHE_NAME, ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel, are_different
 from .text import clean  # noqa: F401
 from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
+from .translations import Translation  # noqa: F401
 
 try:
     from .search import (

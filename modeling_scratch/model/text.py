@@ -1,7 +1,17 @@
-"""What models read of a source text, if anything, and which outputs say nothing. This file needs no PyTorch."""
+"""
+One way from a text to what a model reads, and back from its outputs to a translation: cleaning, sentences, kept words,
+features. Everything that translates goes this way. This file needs no PyTorch, and apps/web/page/text.js does the same.
+"""
 
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .confidence import DOUBTFUL, Confidence
+from .kept_words import KEPT, KeptWords, hide, put_back, word_counts
+from .sentences import beginnings, space_between
+from .translations import Translation, Translations, joined, spread
 
 # Characters that show nothing and mean nothing to a translator, but would make other words of those that they stand in:
 # soft hyphens; zero-width spaces and joiners of words (U+200B, U+2060, U+FEFF); marks of direction (U+061C, U+200E,
@@ -57,3 +67,122 @@ def with_features(text: str, features: str = "", takes_any: bool = True) -> str:
 def says_nothing(text: str, is_translation: bool) -> bool:
     """Whether an output is blank or, as a translation of words, has neither a letter nor a digit."""
     return not (is_translatable(text) if is_translation else text.strip())
+
+
+Sentences = Literal["line", "split"]
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """
+    How a model reads texts. Training stores these facts in the tokenizer's config.
+
+    Args:
+        is_translation: whether the model translates.
+        takes_any: see `with_features`.
+        reserved: how many reserved characters the model has learned to copy; 0: kept words are read as other words.
+        splits_lines: split lines into sentences, since hardly any source line in training had several.
+        source_language, target_language: tags; "": unknown, or there are none.
+    """
+
+    is_translation: bool = True
+    takes_any: bool = False
+    reserved: int = 0
+    splits_lines: bool = False
+    source_language: str = ""
+    target_language: str = ""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], is_translation: bool, has_whole_symbols: bool) -> "TextRules":
+        """The rules that a tokenizer's config has; those of earlier versions neither split nor replace."""
+        return cls(
+            is_translation=is_translation,
+            takes_any=has_whole_symbols or not is_translation,
+            reserved=config.get("reserved", 0) if is_translation else 0,
+            splits_lines=is_translation and bool(config.get("splits_lines")),
+            source_language=config.get("source_lang") or "",
+            target_language=config.get("target_lang") or "",
+        )
+
+    def sentences(self, text: str, kept: KeptWords | None) -> list[str]:
+        """The sentences of a text, without the white space between them."""
+        places = beginnings(text, self.source_language, kept.spans(text) if kept else ())
+        return [text[start:end].strip() for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+
+    def rated(self, translation: Translation, ids: Sequence[int], confidence: Confidence | None) -> Translation:
+        """A translation of source tokens with how far to trust it, if the model has a confidence."""
+        if confidence is None:
+            return translation
+        signals = ids, translation.length, translation.score
+        number = confidence(*signals, says_nothing(translation.text, self.is_translation))
+        return replace(translation, confidence=number, is_short=confidence.is_short(*signals))
+
+
+class Reading:
+    """
+    Texts as a model reads them, and their translations, which are put together again.
+
+    Args:
+        texts: each a sentence, or a line of several.
+        rules: the model's.
+        kept: what stays in translations; None: what `KEPT` names, of a model that has reserved characters.
+        sentences: "split" each text into sentences, or translate it as one "line"; None: as the model's rules say.
+
+    Attributes:
+        inputs: what the model reads: each sentence, with reserved characters for kept words. Not yet cleaned.
+        owners: of each input, the index of its text.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        rules: TextRules,
+        kept: KeptWords | None = None,
+        sentences: Sentences | None = None,
+    ):
+        self.rules, self.kept = rules, (kept or KEPT) if rules.reserved else None
+        self.texts, self.inputs, self.owners = texts, list[str](), list[int]()
+        self._sentences: list[str] = []
+        splits = rules.splits_lines if sentences is None else sentences == "split"
+        for index, text in enumerate(texts):
+            for sentence in rules.sentences(text, kept or KEPT) if splits and rules.is_translation else [text]:
+                self._sentences.append(sentence)
+                self.inputs.append(self._read(sentence))
+                self.owners.append(index)
+
+    def _read(self, sentence: str) -> str:
+        spans = self.kept.spans(sentence) if self.kept else []
+        return hide(sentence, spans, range(self.rules.reserved)) if spans else sentence
+
+    def of_inputs(self, values: Sequence[Any] | None) -> list[Any] | None:
+        """A value of each text, such as its features, for each input."""
+        return None if values is None else [values[owner] for owner in self.owners]
+
+    def restored(self, translations: Translations) -> Translations:
+        """The translations of the texts, best first, given those of the inputs."""
+        rows: list[list[int]] = [[] for _ in self.texts]
+        for place, owner in enumerate(self.owners):
+            rows[owner].append(place)
+        found = [[self._restored(place, translation) for translation in row] for place, row in enumerate(translations)]
+        space = space_between(self.rules.target_language)
+        return [
+            found[row[0]]
+            if len(row) == 1
+            else [
+                joined(ranked, [self._sentences[place] for place in row], text, space)
+                for ranked in zip(*(found[place] for place in row), strict=True)
+            ]
+            for text, row in zip(self.texts, rows, strict=True)
+        ]
+
+    def _restored(self, place: int, translation: Translation) -> Translation:
+        sentence, read = self._sentences[place], self.inputs[place]
+        if self.kept is None or sentence == read:
+            return translation
+        words = [sentence[start:end] for start, end in self.kept.spans(sentence)]
+        text, is_whole = put_back(translation.text, read, words)
+        if is_whole:
+            counts = (word_counts(side, read, words) for side in (translation.text, read))
+            return replace(spread(translation, *counts), text=text)
+        confidence = translation.confidence and min(translation.confidence, DOUBTFUL / 2)
+        return replace(translation, text=text, weights=None, confidence=confidence, lost_words=True)

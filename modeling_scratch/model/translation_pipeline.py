@@ -15,15 +15,17 @@ from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedMo
 
 from .batched_generation import (
     DEFAULT_BATCH_TOKENS,
+    as_translations,
     batches_by_length,
+    check_texts,
     generate_batch,
     setting_of,
-    target_lengths,
     tokenize,
 )
 from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
-from .text import has_whole_symbols, left_as_it_is, says_nothing
+from .text import Reading, Sentences, TextRules, has_whole_symbols, left_as_it_is
+from .translations import Translation, Translations
 
 TARGET_FOLDER = "target_tokenizer"
 
@@ -106,6 +108,8 @@ class ScratchTranslationPipeline(Pipeline):
         task: None: the one that the model's config names.
         batch_size: sentences per batch; None: as many as `batch_tokens` allows.
         batch_tokens: source tokens per batch including padding, if `batch_size` is not given; None: 4096.
+        sentences: "split": translate each sentence of an input by itself, and join the translations; "line": each input
+            as a whole. None: as training stored with the tokenizer, "split" where hardly any source line has several.
         features: conditions on the output, separated by semicolons, as in the model's training data: a string for all
             sentences, or an iterable with one for each. None: no features.
         return_scores: add each translation's "score", the natural logarithm of its probability under the model, the end
@@ -209,6 +213,8 @@ class ScratchTranslationPipeline(Pipeline):
                 confidences are asked for, and the model has no confidence.json.
         """
         forward = self.settings | kwargs
+        if (sentences := forward.pop("sentences", None)) not in (None, "line", "split"):
+            raise ValueError(f"sentences is {sentences!r}; it must be 'line' or 'split'")
         if wrong := sorted(_PER_SENTENCE & forward.keys()):
             raise ValueError(
                 f"{', '.join(wrong)}: the pipeline sorts sentences by length, so the rows would go to other "
@@ -230,7 +236,7 @@ class ScratchTranslationPipeline(Pipeline):
         if forward.setdefault("return_confidence", False) and self.confidence is None:
             raise ValueError(f"return_confidence: the model has no {FILE}, which training writes; leave it out")
         limits = {"batch_size": batch_size, "batch_tokens": tokens}
-        translate = partial(self._translate, limits=limits, several=several, forward=forward)
+        translate = partial(self._translate, limits=limits, several=several, forward=forward, sentences=sentences)
         for_all = isinstance(features, str)
         if isinstance(inputs, str):
             return translate([inputs], [features] if for_all else list(features))[0]
@@ -255,49 +261,55 @@ class ScratchTranslationPipeline(Pipeline):
 
     def _translate(
         self,
-        sentences: list[str],
+        texts: list[str],
         features: list[str],
         limits: dict[str, int | None],
         several: int,
         forward: dict[str, Any],
+        sentences: Sentences | None,
         first: int = 0,
     ) -> list[list[dict[str, Any]]]:
-        """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
-        ids = self.preprocess(sentences, first, features)
-        known = {"score": 0.0} if forward["return_scores"] else {}
-        known |= {"confidence": 1.0} if forward["return_confidence"] else {}
-        results = [[{self._key: left_as_it_is(text), **known} for _ in range(several)] for text in sentences]
+        """Translate texts, `several` times each. `first` is the number of the first one among the inputs."""
+        check_texts(texts, features, first)
+        read = Reading(texts, self.rules, sentences=sentences)
+        ids = self.preprocess(read.inputs, [first + owner for owner in read.owners], read.of_inputs(features))
+        translations = [[Translation(left_as_it_is(text))] * several for text in read.inputs]
+        is_scored, is_rated = forward.pop("return_scores"), forward.pop("return_confidence")
         for batch in batches_by_length([len(row) for row in ids], **limits):
-            outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
-            for index, result in zip(batch, self.postprocess(outputs), strict=True):
-                results[index] = result
+            outputs = self.forward({"ids": [ids[index] for index in batch]}, is_scored, is_rated, **forward)
+            for index, row in zip(batch, self.postprocess(outputs), strict=True):
+                translations[index] = row
+        results = []
+        for row in read.restored(translations):
+            results.append([{self._key: translation.text} for translation in row])
+            for result, translation in zip(results[-1], row, strict=True):
+                if is_scored:
+                    result["score"] = translation.score
+                if is_rated:
+                    result["confidence"] = 1.0 if translation.confidence is None else translation.confidence
         return results
 
-    def preprocess(self, sentences: list[str], first: int = 0, features: list[str] | None = None) -> list[list[int]]:
-        """The token ids of each sentence; see `tokenize`."""
-        takes_any = self.task == TEXT2TEXT or has_whole_symbols(self.tokenizer)
+    @cached_property
+    def rules(self) -> TextRules:
+        """How the model reads texts."""
+        is_translation, settings = self.task != TEXT2TEXT, self.tokenizer.init_kwargs
+        return TextRules.of(settings, is_translation, has_whole_symbols(self.tokenizer))
+
+    def preprocess(
+        self, inputs: list[str], numbers: list[int] | None = None, features: list[str] | None = None
+    ) -> list[list[int]]:
+        """The token ids of each input of a `Reading`; see `tokenize`."""
         limit = self.model.config.max_position_embeddings
-        return tokenize(self.tokenizer, sentences, limit, first, features, takes_any)
+        return tokenize(self.tokenizer, inputs, limit, numbers, features, self.rules.takes_any)
 
     def _forward(
-        self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool, **generation
+        self, batch: dict[str, list[list[int]]], is_scored: bool, is_rated: bool, **generation
     ) -> dict[str, Any]:
-        sequences, scores = generate_batch(self.model, batch["ids"], return_scores or return_confidence, **generation)
-        returned = {"return_scores": return_scores, "return_confidence": return_confidence}
-        return batch | {"sequences": sequences, "scores": scores} | returned
+        sequences, scores = generate_batch(self.model, batch["ids"], is_scored or is_rated, **generation)
+        confidence = self.confidence if is_rated else None
+        return batch | {"sequences": sequences, "scores": scores, "confidence": confidence}
 
-    def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
-        """The translations of each sentence in a batch, best first."""
-        sequences, several = outputs["sequences"], outputs["sequences"].shape[1]
-        texts = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
-        results: list[dict[str, Any]] = [{self._key: text} for text in texts]
-        scores = [] if outputs["scores"] is None else outputs["scores"].flatten().tolist()
-        if outputs["return_scores"]:
-            for result, score in zip(results, scores, strict=True):
-                result["score"] = score
-        if outputs["return_confidence"]:
-            lengths = target_lengths(self.model, sequences)[0].flatten().tolist()
-            for place, (result, length, score) in enumerate(zip(results, lengths, scores, strict=True)):
-                is_nothing = says_nothing(texts[place], self.task != TEXT2TEXT)
-                result["confidence"] = self.confidence(outputs["ids"][place // several], length, score, is_nothing)
-        return [results[start : start + several] for start in range(0, len(results), several)]
+    def postprocess(self, outputs: dict[str, Any]) -> Translations:
+        """The translations of each input in a batch, best first."""
+        found = outputs["ids"], outputs["sequences"], outputs["scores"]
+        return as_translations(self.model, self.target_tokenizer, *found, self.rules, outputs["confidence"])

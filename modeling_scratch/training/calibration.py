@@ -11,10 +11,11 @@ from datasets import Dataset
 from ..data.streaming import columns_of, open_stream
 from ..data.tokenizer import features_of, texts
 from ..inference.translate import Translator
-from ..languages import base_language, has_spaces
+from ..languages import base_language
 from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
 from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of, places_of
+from ..model.sentences import space_between
 from ..recipe.schema import FEATURES, SOURCE, Recipe
 from ..run.run import Run, RunData
 from .scoring import translate_on_processes
@@ -192,7 +193,7 @@ def _kinds(recipe: Recipe, pairs: Dataset) -> dict[str, tuple[list[str], list[st
     if languages and base_language(languages[0]) != base_language(languages[1]):
         found["foreign"] = targets
     if languages:
-        space = " " if has_spaces(languages[0]) else ""
+        space = space_between(languages[0])
         found["glued"] = list(map(space.join, zip(sources[::2], sources[1::2], strict=False)))
     most = {kind: len(side) if kind == "validation" else _OTHERS for kind, side in found.items()}
     own = {kind: features and features[:: 2 if kind == "glued" else 1] for kind in found}

@@ -355,7 +355,13 @@ def _check_sentences(
         return
     for split in set(pairs) - {"train"}:
         with as_user_error(f"the {split} split: ", ValueError):
-            tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1, features=features_of(pairs[split]))
+            tokenize(
+                source_tokenizer,
+                texts(pairs[split])[0],
+                limit,
+                range(1, len(pairs[split]) + 1),
+                features_of(pairs[split]),
+            )
 
 
 def _check_length_limit(recipe: Recipe, longest: int) -> None:

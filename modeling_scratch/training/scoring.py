@@ -23,12 +23,12 @@ from ..errors import Stopped, as_user_error
 from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Translator
-from ..inference.translations import Batch, Translations, best_texts
 from ..loading import load_confidence
 from ..metrics import GROUPED, METRICS, check_beams, grouped_by_source, score
 from ..model.batched_generation import setting_of
 from ..model.confidence import DOUBTFUL
 from ..model.text import has_whole_symbols
+from ..model.translations import Batch, Translations, best_texts
 from ..recipe.schema import DataSection, EvaluationSection, Recipe
 from ..run.processes import StopDecoding, StopRequest, main_first, on_main
 from ..run.sharding import is_sharded

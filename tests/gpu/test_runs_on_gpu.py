@@ -29,7 +29,7 @@ from modeling_scratch.apps.serve.engines import Directions, load_direction, load
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.translate.workers import worker_count
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import best_texts
+from modeling_scratch.model.translations import best_texts
 from modeling_scratch.run.folder import SCALER, RunFolder
 from modeling_scratch.run.progress import Progress, read_progress
 from modeling_scratch.training import compilation, train

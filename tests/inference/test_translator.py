@@ -6,10 +6,10 @@ from texts import GOES_TO_A_TRANSLATOR
 from translators import SENTENCES, by_hand, load, one_vocabulary, two_vocabularies
 
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.text import clean
+from modeling_scratch.model.translations import best_texts
 
 
 @pytest.fixture(scope="module")

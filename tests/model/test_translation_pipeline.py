@@ -21,9 +21,9 @@ from translators import CORPUS, SENTENCES, by_hand, load, make_folder
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import best_texts
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.batched_generation import generate_batch
+from modeling_scratch.model.translations import best_texts
 
 SETTINGS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.2, "max_new_tokens": 12}, {"min_new_tokens": 16}]
 

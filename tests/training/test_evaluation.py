@@ -18,9 +18,9 @@ from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import Translation, best_texts
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.stacks import CACHE_NAME, ScratchDecoder
+from modeling_scratch.model.translations import Translation, best_texts
 from modeling_scratch.recipe.schema import DataSection, EvaluationSection, OptimizationSection, Recipe
 from modeling_scratch.training import scoring
 from modeling_scratch.training.preparation import generation_settings

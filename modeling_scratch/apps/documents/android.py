@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from ...errors import UserError
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document

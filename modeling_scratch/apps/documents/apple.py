@@ -3,7 +3,7 @@
 import re
 
 from ...errors import UserError
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from .catalogs import Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import UserError
 from ...languages import is_same_language, language_code, likely_locale
-from ..translate.kept_words import ADDRESSES, KeptWords
+from ...model.kept_words import ADDRESSES, KeptWords
 from ..translate.marked_text import BEFORE_WORD, KEPT_WORD, Markup, Text, Token
 from .document import Document
 from .html import BLOCKS, PROTECTED, unescape

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Generic, TypeVar
 
 from ...errors import UserError
-from ..translate.kept_words import KEPT, KeptWords
+from ...model.kept_words import KEPT, KeptWords
 from ..translate.paragraphs import Translated, TranslateParagraphs
 from . import FORMATS
 

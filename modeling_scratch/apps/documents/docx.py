@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ...errors import UserError
+from ...model.kept_words import KeptWords
 from ...model.text import is_translatable
-from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Text
 from .archive import Archive
 from .document import Document

@@ -5,7 +5,7 @@ from posixpath import dirname, join, normpath
 from urllib.parse import unquote
 
 from ...errors import UserError
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from .archive import Archive
 from .document import Document, read_document
 from .office import XmlNode, XmlPart

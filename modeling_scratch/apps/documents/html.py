@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 from itertools import groupby, takewhile
 
 from ...errors import UserError
+from ...model.kept_words import KeptWords
 from ...model.text import is_translatable
-from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Slot, Text, Token, has_language, split_white_space
 from .document import Document
 from .regions import Region, read_regions

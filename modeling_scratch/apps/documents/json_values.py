@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...languages import is_same_language
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.marked_text import Markup, Token
 from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document

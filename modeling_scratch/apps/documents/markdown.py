@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
+from ...model.kept_words import KeptWords
 from ...model.text import is_translatable
-from ..translate.kept_words import KeptWords
 from ..translate.marked_text import KEPT_WORD, Markup, Slot, Text, Token, has_language
 from .dialects import MAX_DEPTH, PAIRS, add_dialects
 from .document import Document

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ...errors import UserError
 from ...languages import likely_locale
+from ...model.kept_words import KeptWords
 from ...model.text import is_translatable
-from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
 from .html import unescape

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.paragraphs import Translated
 from .document import Document
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...languages import base_language
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.marked_text import KEPT_WORD, Markup, Text, Token
 from ..translate.paragraphs import Translated
 from .catalogs import Entry, check_language, error_at, read_entries, read_message, unescaped

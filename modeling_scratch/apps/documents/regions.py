@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ...model.kept_words import KeptWords
 from ...model.text import is_translatable
-from ..translate.kept_words import KeptWords
 from ..translate.marked_text import Paragraph, Token, paragraph_of, split_white_space, units
 from ..translate.paragraphs import Translated
 from ..translate.placement import Write, placed

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pysubs2.formats.subrip import SubripFormat
 
 from ...errors import UserError
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from ..translate.placement import Write
 from .document import Document

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error, beginning
-from ..translate.kept_words import ADDRESSES, KeptWords
+from ...model.kept_words import ADDRESSES, KeptWords
 from ..translate.lines import Warnings, as_translated, check_lengths, translated_texts, whole_input
 from ..translate.paragraphs import Translated, translate_paragraphs
 from ..translate.placement import PlainTexts

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pysubs2.formats.webvtt import WebVTTFormat
 
 from ...errors import UserError
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .document import Document
 from .html import unescape, write_html

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from unicodedata import east_asian_width
 
 from ...errors import UserError
-from ..translate.kept_words import KeptWords
+from ...model.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .catalogs import ANGULAR_BREAK, ANGULAR_SPAN, SOFT, Entry, check_language, read_entries, read_message, unescaped
 from .document import Document

@@ -28,9 +28,9 @@ from ...data.tokenizer import texts
 from ...errors import Stopped, UserError
 from ...files import one_line, read_json, sha256, write_lines, write_whole
 from ...inference.translate import Translator
-from ...inference.translations import best_texts
 from ...loading import load_tokenizers, load_translator
 from ...model.configuration_scratch import ScratchConfig
+from ...model.translations import best_texts
 from ...recipe.reading import (
     MAY_DIFFER_WITHIN_RUN,
     adopts_two,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...inference.translations import Translation, Translations
 from ...model.text import left_as_it_is
+from ...model.translations import Translation, Translations
 from ..translate.workers import Pool, WorkerLost
 from .engines import Engine
 

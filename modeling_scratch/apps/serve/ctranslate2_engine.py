@@ -19,9 +19,9 @@ from tokenizers import Tokenizer
 from ... import __version__
 from ...errors import UserError
 from ...files import remove, written_whole
-from ...inference.translations import Translation, Translations
 from ...model.confidence import Confidence
 from ...model.text import says_nothing, with_features
+from ...model.translations import Translation, Translations
 from ...model_names import loading
 from ..translate.workers import cores_of_process
 

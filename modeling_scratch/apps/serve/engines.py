@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import UserError
-from ...inference.translations import Translations
 from ...languages import is_tag, language_name
 from ...model.confidence import Confidence
+from ...model.kept_words import KEPT, KeptWords
 from ...model.text import has_whole_symbols
+from ...model.translations import Translations
 from ...recipe import SOURCE, TARGET
-from ..translate.kept_words import KEPT, KeptWords
 from ..web.described import describe_origin
 
 if TYPE_CHECKING:

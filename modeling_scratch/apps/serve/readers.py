@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from ...errors import UserError
 from ...languages import base_language
+from ...model.kept_words import ADDRESSES, KeptWords
 from ..documents.document import read_document
-from ..translate.kept_words import ADDRESSES, KeptWords
 from ..translate.paragraphs import Paragraphs, Translated, cut
 from ..translate.placement import PlainTexts
 

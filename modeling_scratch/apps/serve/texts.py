@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import UserError, beginning
-from ...inference.translations import Translation, Translations, distinct
+from ...model.translations import Translation, Translations, distinct
 from ..translate.lines import as_translated, confidence_of, is_doubtful
 from ..translate.paragraphs import Translated
 from ..translate.placement import PlainTexts

@@ -16,10 +16,10 @@ from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import check_not_protected, one_line, written_whole
-from ...inference.translations import Translation, Translations, distinct
 from ...model.confidence import DOUBTFUL
+from ...model.kept_words import KeptWords
 from ...model.text import has_whole_symbols
-from .kept_words import KeptWords
+from ...model.translations import Translation, Translations, distinct
 from .paragraphs import Translated, guessed_links
 from .placement import PlainTexts
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import ClassVar, Literal
 
+from ...model.kept_words import ADDRESSES, KeptWords
 from ...model.text import is_translatable
-from .kept_words import ADDRESSES, KeptWords
 
 _MAX_DEPTH = 50  # of nested elements
 _CLOSING = ".,;:!?)]}»”…"

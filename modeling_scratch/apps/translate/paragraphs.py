@@ -4,20 +4,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
-from ...languages import base_language, has_spaces
+from ...model.kept_words import KEPT, KeptWords
+from ...model.sentences import beginnings, space_between
 from ...model.text import is_translatable
-from .kept_words import KEPT, KeptWords
 
-# Where sentencex cuts but should not: in names such as .NET or System.IO.File, before parameters in addresses, and
-# after German ordinals ("Im 19. Jahrhundert"), which follow these words.
-_REST_OF_NAME = re.compile(r"[A-Z]{2}|[A-Za-z_]+[=./]\w")
-_BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|zum|zur"
-_ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+(?:\.\d+)*\.[^\S\n]+")  # of a heading or a list item
-_BLOCK = 5_000  # characters that sentencex gets at once; a longer sentence is cut
-_CLOSING = ",;:)]}»…–—-，；："  # noqa: RUF001
+_NUMBER = re.compile(r"\s*\d+(?:\.\d+)*\.\s+(?=\S)")  # of a heading or a list item
 
 
 class Piece(NamedTuple):
@@ -59,69 +53,30 @@ TranslateParagraphs = Callable[[list[str]], list[Translated]]
 def cut(text: str, language: str | None, kept: KeptWords = KEPT) -> list[Piece]:
     """
     Split a text into sentences; the pieces, joined, are the text. A part without a letter or digit is not a sentence,
-    nor is a number before a heading or list item ("1."). Punctuation that directly follows a sentence, such as the
-    colon after "Why?:", is not part of the next one.
+    nor is a number before a heading or list item ("1.").
 
     Args:
-        language: a language tag. sentencex has rules for some 240 languages, and general ones for others. None: the
-            text is not in a language, and stays whole.
+        language: a language tag; None: the text is not in a language, and stays whole.
         kept: parts that are not cut.
     """
     if language is None:
         whole = text.strip()
         before, _, after = text.partition(whole) if whole else (text, "", "")
         return [Piece(before, whole, after)]
-    # sentencex fails on some white space, such as a no-break space before a full stop. This copy has the same length.
-    plain = re.sub(r"[^\S\n\r\t]", " ", kept.masked(text))
-    pieces, start = [], 0
-    for part in _rejoined(_segments(plain, base_language(language)), base_language(language)):
-        begins, follows = text[start - 1 : start] in ("", "\n"), text[start - 1 : start].strip() != ""
-        part = text[start : start + len(part)]
-        start += len(part)
-        is_number = begins and start < len(text) and _NUMBER.fullmatch(part)
-        sentence = part.strip() if is_translatable(part) and not is_number else ""
-        sentence = sentence.lstrip(_CLOSING).lstrip() if follows else sentence
-        before, _, after = part.partition(sentence) if sentence else (part, "", "")
+    pieces, places = [], [0, *beginnings(text, language, kept.spans(text)), len(text)]
+    for start, end in pairwise(places):
+        part, begins = text[start:end], text[start - 1 : start] in ("", "\n")
+        number = _NUMBER.match(part) if begins else None
+        rest = part[number.end() if number else 0 :]
+        sentence = rest.strip() if is_translatable(rest) else ""
+        before, _, after = part.rpartition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces
 
 
-def _segments(text: str, language: str) -> Iterator[str]:
-    """
-    The sentences that sentencex finds in a text, each with the white space after it. Its time grows with the square of
-    the number of quotation marks, so it gets long texts in blocks. Each block begins with the last sentences of the one
-    before, which may have been cut.
-    """
-    from sentencex import segment  # from an extra of this package
-
-    start = 0
-    while start < len(text):
-        block = text[start : start + _BLOCK]
-        sentences = list(segment(language, block))
-        again = 0 if start + _BLOCK < len(text) else _BLOCK
-        while again < _BLOCK // 10 and len(sentences) > 1:
-            again += len(sentences.pop())
-        yield from sentences
-        start += sum(map(len, sentences))
-
-
-def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
-    """Join parts that were cut within a name or after an ordinal."""
-    held = ""
-    for part in parts:
-        is_name = held.endswith((".", "?")) and has_spaces(language) and _REST_OF_NAME.match(part)
-        is_ordinal = language == "de" and _ORDINAL.search(held[-40:])
-        if held and not (is_name or is_ordinal):
-            yield held
-            held = ""
-        held += part
-    if held:
-        yield held
-
-
 def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[Piece]:
     """The translated pieces, with a space between sentences or none, as the target language requires."""
-    space, written = " " * has_spaces(language), list[Piece]()
+    space, written = space_between(language), list[Piece]()
     for index, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
         if piece.sentence and index + 1 < len(pieces) and (after == " " or not after + pieces[index + 1].before):

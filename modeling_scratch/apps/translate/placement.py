@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from ...model.kept_words import KeptWords
 from ...model.text import is_translatable
-from .kept_words import KeptWords
 from .marked_text import Atom, Element, Markup, Paragraph, Token, cut_kept_words, joined_kept_words, paragraph_of
 from .paragraphs import Translated, guessed_links
 

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ...errors import UserError
-from ...inference.translations import Batch, Translations
+from ...model.translations import Batch, Translations
 
 _MAX_BY_DEFAULT = 8
 _BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time

@@ -15,12 +15,12 @@ from ...loading import load_confidence
 from ...model import ScratchForConditionalGeneration
 from ...model.confidence import FILE
 from ...model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
+from ...model.kept_words import in_javascript
 from ...model.translation_pipeline import TARGET_FOLDER
 from ...recipe import SOURCE, TARGET
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..convert.onnx import DECODER, ENCODER, OnnxScorer, export_onnx, quantize_weights
-from ..translate.kept_words import in_javascript
 from .described import describe_origin, read_origin
 from .language_table import language_table
 from .runtime import FOLDER, MODULES, PACKAGES, WASM, licenses, runtime_files

@@ -9,7 +9,7 @@ from services import Slow, in_event_loop, until
 from modeling_scratch.apps.serve import batcher
 from modeling_scratch.apps.serve.batcher import Batcher, Busy
 from modeling_scratch.apps.translate.workers import WorkerLost
-from modeling_scratch.inference.translations import best_texts
+from modeling_scratch.model.translations import best_texts
 
 
 class Threads:

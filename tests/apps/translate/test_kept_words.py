@@ -20,14 +20,15 @@ from readers import CATALOGS, catalog, document_of, text_of
 
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.documents.document import translate_document
-from modeling_scratch.apps.translate.kept_words import KEPT, KeptWords, in_javascript, own_pattern
 from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.apps.translate.placement import PlainTexts
 from modeling_scratch.apps.web import export
+from modeling_scratch.commands.translate import own_pattern
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_config
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
+from modeling_scratch.model.kept_words import KEPT, KeptWords, in_javascript
 
 # Each stands for a kind.
 KINDS = ["{name}", "{0:.2f}", "{user.größe}", "{{ a b }}", "{{{c}}}", "{{< ref >}}", "{% if d %}", "${e f}", "#{g}"]

@@ -29,9 +29,9 @@ from modeling_scratch.apps.translate import lines as text_input
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.inference.alignments import Aligner, pharaoh
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import Translation
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import batched_generation
+from modeling_scratch.model.translations import Translation
 
 UMASK = os.umask(0)
 os.umask(UMASK)

@@ -22,7 +22,7 @@ from modeling_scratch.apps.translate.workers import Pool, WorkerLost, worker_cou
 from modeling_scratch.commands.serve import listening
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.inference.translations import Translation, best_texts
+from modeling_scratch.model.translations import Translation, best_texts
 
 MANY = ["", *([pair["en"] for pair in CORPUS if len(pair["en"]) < 50] * 2)[:150], "  "]
 

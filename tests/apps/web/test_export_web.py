@@ -28,7 +28,6 @@ from typer.testing import CliRunner
 from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_onnx, quantize_weights
 from modeling_scratch.apps.serve.readers import are_foreign, cut_into_sentences
-from modeling_scratch.apps.translate.kept_words import KEPT
 from modeling_scratch.apps.web import export
 from modeling_scratch.apps.web.language_table import language_table
 from modeling_scratch.apps.web.site import read_described
@@ -39,6 +38,7 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE, Confidence, NgramSet
+from modeling_scratch.model.kept_words import KEPT
 from modeling_scratch.model.text import clean
 
 PAGE = Path(export.__file__).parent / "page"

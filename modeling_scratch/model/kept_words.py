@@ -1,10 +1,14 @@
-"""The parts of a text that translators keep as they are: placeholders, addresses, mentions, tags, versions, code."""
+"""
+The parts of a text that translators keep as they are: placeholders, addresses, mentions, tags, versions, code. Models
+read and write reserved characters in their place, which training teaches them to copy. This file needs no PyTorch.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...errors import UserError, shortened
+# The last characters of Unicode but two blocks, for private use: no text has them, and no font. Each is one token.
+RESERVED = "".join(map(chr, range(0x10FF00, 0x10FF10)))
 
 # The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" stands only in
 # sets. They take linear time: none can begin twice in what another attempt has read without ending there.
@@ -60,8 +64,11 @@ _NAMES = (
     r"(?<![\w:])(?::(?:[a-z][a-z0-9_+-]+|[+-]1|100):)+(?![\w:])",  # :smile:
     r"(?<![\w.])[vV][0-9]+(?:\.[0-9]+)+(?:[-.]?(?:alpha|beta|dev|rc)\.?[0-9]*)?(?![\w])",  # v1.2.3
     r"(?<![\w`])`[^\s`](?:[^`\n]*[^\s`])?`(?![\w`])|(?<![\w`])``[^\s`](?:[^`\n]*[^\s`])?``(?![\w`])",  # `code`
+    f"[{RESERVED}]",
 )
-_CUE = re.compile(r"[{}%$\[\]<>@#:`]|[vV][0-9]|www\.")  # in every match of the above, to skip other texts quickly
+_CUE = re.compile(
+    rf"[{{}}%$\[\]<>@#:`{RESERVED}]|[vV][0-9]|www\."
+)  # in every match of the above, to skip other texts quickly
 
 
 @dataclass(frozen=True)
@@ -92,28 +99,9 @@ class KeptWords:
                 spans.append((start, end))
         return spans
 
-    def masked(self, text: str) -> str:
-        """A copy, of the same length, in which nothing within a kept part divides words or sentences."""
-        parts, done = [], 0
-        for start, end in self.spans(text):
-            parts += [text[done:start], _DIVIDER.sub("x", text[start:end])]
-            done = end
-        return "".join(parts) + text[done:]
 
-
-_DIVIDER = re.compile(r"[^\w{}<>\[\]`]")
 ADDRESSES = KeptWords(re.compile("|".join(_ADDRESSES)))  # what stays in documents of every model
 KEPT = KeptWords(re.compile("|".join((*_ADDRESSES, *_PLACEHOLDERS, *_NAMES))))  # what stays in translations
-
-
-def own_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression for `KeptWords`. Raises UserError if it is empty or not valid."""
-    if not pattern:
-        raise UserError("--keep takes a regular expression, not an empty one")
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UserError(f"--keep {shortened(pattern, 40)}: not a regular expression: {error}") from None
 
 
 def in_javascript(kept: KeptWords = KEPT) -> str:
@@ -134,3 +122,59 @@ def _occurrences(literal: str, text: str) -> Iterator[tuple[int, int]]:
 def _is_joined(pair: str) -> bool:
     """Whether two characters are within a word of a script with capitals, such as Latin, or of a number."""
     return len(pair) == 2 and all(character.isdigit() or character.lower() != character.upper() for character in pair)
+
+
+def hide(text: str, spans: Sequence[tuple[int, int]], numbers: Sequence[int] = range(len(RESERVED))) -> str:
+    """A text with a reserved character in place of each span: the one with its number; numbers repeat if too few."""
+    parts, done = [], 0
+    for place, (start, end) in enumerate(spans):
+        parts += [text[done:start], RESERVED[numbers[place % len(numbers)]]]
+        done = end
+    return "".join(parts) + text[done:]
+
+
+def put_back(output: str, read: str, words: Sequence[str]) -> tuple[str, bool]:
+    """
+    An output with the kept words of its source in place of reserved characters, each once; and whether the model wrote
+    each character as often as it stands in the source. Characters too many are dropped. Words whose characters are
+    missing are put between the words of the output, as far from its beginning as in the source.
+
+    Args:
+        read: the source as the model read it, with reserved characters.
+        words: what these stand for, in order.
+    """
+    waiting, parts, is_whole = _waiting(read, words), list[str](), True
+    for part in _RESERVED.split(output):
+        if not _RESERVED.fullmatch(part):
+            parts.append(part)
+        elif waiting.get(part[-1]):
+            parts.append(part[:-1] + waiting[part[-1]].pop(0)[1])
+        else:
+            is_whole = False
+    made = "".join(parts)
+    missing = sorted(pair for queue in waiting.values() for pair in queue)
+    ends = [0, *(match.end() for match in re.finditer(r"\S+", made))]
+    for place, word in reversed(missing):
+        end = ends[round(place / len(read) * (len(ends) - 1))]
+        made = f"{made[:end]} {word} {made[end:].lstrip()}".strip()
+    return made, is_whole and not missing
+
+
+def word_counts(text: str, read: str, words: Sequence[str]) -> list[int]:
+    """How many words each word of a text with the reserved characters of `read` becomes without them."""
+    waiting = _waiting(read, words)
+    return [
+        len("".join(waiting[part].pop(0)[1] if part in RESERVED else part for part in word).split())
+        for word in text.split()
+    ]
+
+
+_RESERVED = re.compile(f"( ?[{RESERVED}])")
+
+
+def _waiting(read: str, words: Sequence[str]) -> dict[str, list[tuple[int, str]]]:
+    """For each reserved character of a source the kept words that it stands for, with their places, in order."""
+    waiting: dict[str, list[tuple[int, str]]] = {}
+    for match, word in zip(re.finditer(f"[{RESERVED}]", read), words, strict=True):
+        waiting.setdefault(match.group(), []).append((match.start(), word))
+    return waiting
