@@ -99,6 +99,13 @@ def main(
     keep_going: _KeepGoing = False,
     format: _Format = None,
     language: Annotated[str | None, typer.Option(help="of a document, such as en (default: the model's)")] = None,
+    sentences: Annotated[
+        Literal["line", "split"] | None,
+        typer.Option(
+            help="translate each line as a whole, or each of its sentences by itself (default: the model's; split, if "
+            "hardly any line that it was trained on had several; and in documents)"
+        ),
+    ] = None,
     workers: _Workers = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
     debug: Debug = False,
@@ -195,12 +202,14 @@ def main(
                 from ..apps.documents.translation import translated_document
 
                 languages = _languages(translator.source_tokenizer.init_kwargs, format, language, is_translator)
+                if sentences == "line":
+                    languages = None, languages[1]
                 more = (keep_going, quiet, kept, confidence)
                 file.buffer.write(translated_document(path, format, languages, translator, settings, *more))
             else:
                 columns, size = (n_best is not None, scores, alignments), max(1, 2 * count)
                 conditions = Features(features or "", features_column)
-                more = (keep_going, quiet, size, conditions, confidence, kept)
+                more = (keep_going, quiet, size, conditions, confidence, kept, sentences)
                 translate_lines(path, file, translator, settings, *columns, *more)
 
 

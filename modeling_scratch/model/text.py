@@ -4,7 +4,7 @@ features. Everything that translates goes this way. This file needs no PyTorch, 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -130,7 +130,7 @@ class Reading:
 
     Attributes:
         inputs: what the model reads: each sentence, with reserved characters for kept words. Not yet cleaned.
-        owners: of each input, the index of its text.
+        sentences, owners: of each input, the sentence, and the index of the text that it belongs to.
     """
 
     def __init__(
@@ -140,19 +140,23 @@ class Reading:
         kept: KeptWords | None = None,
         sentences: Sentences | None = None,
     ):
-        self.rules, self.kept = rules, (kept or KEPT) if rules.reserved else None
-        self.texts, self.inputs, self.owners = texts, list[str](), list[int]()
-        self._sentences: list[str] = []
+        self.rules, self.kept = rules, kept or (KEPT if rules.reserved else None)
+        self.texts, self.sentences, self.inputs, self.owners = texts, list[str](), list[str](), list[int]()
         splits = rules.splits_lines if sentences is None else sentences == "split"
         for index, text in enumerate(texts):
             for sentence in rules.sentences(text, kept or KEPT) if splits and rules.is_translation else [text]:
-                self._sentences.append(sentence)
+                self.sentences.append(sentence)
                 self.inputs.append(self._read(sentence))
                 self.owners.append(index)
 
     def _read(self, sentence: str) -> str:
-        spans = self.kept.spans(sentence) if self.kept else []
+        spans = self.kept.spans(sentence) if self.kept and self.rules.reserved else []
         return hide(sentence, spans, range(self.rules.reserved)) if spans else sentence
+
+    @property
+    def to_align(self) -> Collection[int]:
+        """The indices of inputs whose translations must have weights; none here."""
+        return ()
 
     def of_inputs(self, values: Sequence[Any] | None) -> list[Any] | None:
         """A value of each text, such as its features, for each input."""
@@ -169,14 +173,14 @@ class Reading:
             found[row[0]]
             if len(row) == 1
             else [
-                joined(ranked, [self._sentences[place] for place in row], text, space)
+                joined(ranked, [self.sentences[place] for place in row], text, space)
                 for ranked in zip(*(found[place] for place in row), strict=True)
             ]
             for text, row in zip(self.texts, rows, strict=True)
         ]
 
     def _restored(self, place: int, translation: Translation) -> Translation:
-        sentence, read = self._sentences[place], self.inputs[place]
+        sentence, read = self.sentences[place], self.inputs[place]
         if self.kept is None or sentence == read:
             return translation
         words = [sentence[start:end] for start, end in self.kept.spans(sentence)]

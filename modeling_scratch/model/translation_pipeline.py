@@ -274,18 +274,17 @@ class ScratchTranslationPipeline(Pipeline):
         read = Reading(texts, self.rules, sentences=sentences)
         ids = self.preprocess(read.inputs, [first + owner for owner in read.owners], read.of_inputs(features))
         translations = [[Translation(left_as_it_is(text))] * several for text in read.inputs]
-        is_scored, is_rated = forward.pop("return_scores"), forward.pop("return_confidence")
         for batch in batches_by_length([len(row) for row in ids], **limits):
-            outputs = self.forward({"ids": [ids[index] for index in batch]}, is_scored, is_rated, **forward)
+            outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
             for index, row in zip(batch, self.postprocess(outputs), strict=True):
                 translations[index] = row
         results = []
         for row in read.restored(translations):
             results.append([{self._key: translation.text} for translation in row])
             for result, translation in zip(results[-1], row, strict=True):
-                if is_scored:
+                if forward["return_scores"]:
                     result["score"] = translation.score
-                if is_rated:
+                if forward["return_confidence"]:
                     result["confidence"] = 1.0 if translation.confidence is None else translation.confidence
         return results
 
@@ -303,10 +302,10 @@ class ScratchTranslationPipeline(Pipeline):
         return tokenize(self.tokenizer, inputs, limit, numbers, features, self.rules.takes_any)
 
     def _forward(
-        self, batch: dict[str, list[list[int]]], is_scored: bool, is_rated: bool, **generation
+        self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool, **generation
     ) -> dict[str, Any]:
-        sequences, scores = generate_batch(self.model, batch["ids"], is_scored or is_rated, **generation)
-        confidence = self.confidence if is_rated else None
+        sequences, scores = generate_batch(self.model, batch["ids"], return_scores or return_confidence, **generation)
+        confidence = self.confidence if return_confidence else None
         return batch | {"sequences": sequences, "scores": scores, "confidence": confidence}
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:

@@ -8,9 +8,9 @@ from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error, beginning
 from ...model.kept_words import ADDRESSES, KeptWords
-from ..translate.lines import Warnings, as_translated, check_lengths, translated_texts, whole_input
+from ..translate.lines import Warnings, check_lengths, translated_texts, whole_input
 from ..translate.paragraphs import Translated, translate_paragraphs
-from ..translate.placement import PlainTexts
+from ..translate.placement import as_translated, read_texts
 from .document import translate_document
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def translate_sentences(
     Raises:
         UserError: without `keep_going`, a sentence is too long for the model. This is found before translating.
     """
-    warnings, plain = Warnings("sentence"), PlainTexts(sentences, kept)
-    tokens = translator.tokenize(plain.texts)
+    warnings, reading = Warnings("sentence"), read_texts(sentences, translator.rules, kept, "line")
+    tokens = translator.tokenize(reading.inputs)
     too_long, unusual = check_lengths(translator, tokens)
     for index, problem in too_long.items():
         problem = f"{problem} ({beginning(sentences[index])})"
@@ -89,14 +89,14 @@ def translate_sentences(
         warnings.add_unusual(index + 1, problem)
     bar = tqdm(total=len(sentences), unit=" sentences", disable=quiet or None)  # None: shown on a terminal
     with bar, as_user_error(kinds=ValueError):  # for invalid settings
-        found = translated_texts(translator, plain, tokens, bar.update, **settings)
+        found = translated_texts(translator, reading, tokens, bar.update, **settings)
     translated = []
-    for index, (text, (best, *_)) in enumerate(zip(plain.texts, found, strict=True)):
+    for index, (text, (best, *_)) in enumerate(zip(sentences, found, strict=True)):
         if best.is_cut:
             warnings.add_cut(index + 1)
         if index not in unusual:
             warnings.add_doubtful(index + 1, best)
-        written = plain.restored(index, as_translated(text, best))
+        written = as_translated(text, best)
         translated.append(replace(written, is_doubtful=written.is_doubtful or index in too_long or index in unusual))
     warnings.close()
     return translated

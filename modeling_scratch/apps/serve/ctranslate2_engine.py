@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from ... import __version__
 from ...errors import UserError
 from ...files import remove, written_whole
 from ...model.confidence import Confidence
-from ...model.text import says_nothing, with_features
+from ...model.text import TextRules, with_features
 from ...model.translations import Translation, Translations
 from ...model_names import loading
 from ..translate.workers import cores_of_process
@@ -57,12 +56,13 @@ class CTranslate2Engine:
         options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1}
         self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
         self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"])
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        self.rules = TextRules.of(config, self.origin["isTranslator"], self.origin["takesAnyText"])
         self.confidence = Confidence.load(str(folder))
 
     def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
-        takes_any = self.origin["takesAnyText"]
         given = zip(texts, features or [""] * len(texts), strict=True)
-        read = [with_features(*each, takes_any) for each in given]
+        read = [with_features(*each, self.rules.takes_any) for each in given]
         filled = [place for place, text in enumerate(read) if text]
         tokens: list[list[int]] = [[] for _ in texts]
         for place, encoding in zip(filled, self.source.encode_batch([read[place] for place in filled]), strict=True):
@@ -98,11 +98,7 @@ class CTranslate2Engine:
         total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
         is_cut = not tokens or tokens[-1] not in self.settings["end_token"]
         made = Translation(text, total, is_cut, length=length)
-        if not self.confidence or not tokens:
-            return made
-        signals = source, length, total
-        number = self.confidence(*signals, says_nothing(text, self.origin["isTranslator"]))
-        return replace(made, confidence=number, is_short=self.confidence.is_short(*signals))
+        return self.rules.rated(made, source, self.confidence) if tokens else made
 
 
 class _TransformersTokenizer:

@@ -9,7 +9,7 @@ from ...errors import UserError
 from ...languages import is_tag, language_name
 from ...model.confidence import Confidence
 from ...model.kept_words import KEPT, KeptWords
-from ...model.text import has_whole_symbols
+from ...model.text import TextRules, has_whole_symbols
 from ...model.translations import Translations
 from ...recipe import SOURCE, TARGET
 from ..web.described import describe_origin
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """The part of `Translator` that the service uses. `tokenize` is called from several threads."""
 
+    rules: TextRules
     confidence: Confidence | None
     limit: int
     num_beams: int

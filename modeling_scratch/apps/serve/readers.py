@@ -22,9 +22,10 @@ from typing import TypeVar
 from ...errors import UserError
 from ...languages import base_language
 from ...model.kept_words import ADDRESSES, KeptWords
+from ...model.text import Reading, TextRules
 from ..documents.document import read_document
 from ..translate.paragraphs import Paragraphs, Translated, cut
-from ..translate.placement import PlainTexts
+from ..translate.placement import read_texts
 
 CLEARLY = 10  # a text is in a language that is this many times as likely as others; single words often reach less
 LEAST_LIKELY = 0.001  # ratios of smaller probabilities are noise
@@ -42,14 +43,20 @@ def reading_cost(texts: Texts) -> float:
 
 
 def sentences_of(
-    texts: Texts, format: str, languages: tuple[str | None, str | None], kept: KeptWords | None, most: int
-) -> PlainTexts:
+    texts: Texts,
+    format: str,
+    languages: tuple[str | None, str | None],
+    rules: TextRules,
+    kept: KeptWords | None,
+    most: int,
+) -> Reading:
     """
-    The different sentences of texts, or of the bytes of files.
+    The different sentences of texts, or of the bytes of files, as a model reads them.
 
     Args:
         format: a key of `documents.FORMATS`.
         languages: of the texts, as in `Paragraphs`, and of their translations.
+        rules: the model's.
         kept: what stays in them; None: the model is not a translator.
         most: the most characters of text in all of them.
 
@@ -63,7 +70,7 @@ def sentences_of(
         if length > most:
             raise UserError(f"Invalid request: request ({length}) exceeds text limit ({most})")
         rows.append(Paragraphs(paragraphs, languages[0], kept or ADDRESSES).sentences)
-    return PlainTexts(list(dict.fromkeys(chain.from_iterable(rows))), kept)
+    return read_texts(list(dict.fromkeys(chain.from_iterable(rows))), rules, kept, "line")
 
 
 def write_documents(

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 from ...errors import UserError, beginning
 from ...model.translations import Translation, Translations, distinct
-from ..translate.lines import as_translated, confidence_of, is_doubtful
 from ..translate.paragraphs import Translated
-from ..translate.placement import PlainTexts
+from ..translate.placement import as_translated, confidence_of, is_doubtful, read_texts
 from .batcher import Batcher
 from .engines import Direction, Engine
 from .readers import Readers, Texts, are_foreign, reading_cost, sentences_of, write_documents
@@ -73,24 +72,26 @@ async def translate_texts(
     """
     engine, languages = direction.engine, direction.languages
     kept = direction.kept and replace(direction.kept, literals=keep)
-    plain = await aside_if_long(texts, 1, readers, sentences_of, texts, format, languages, kept, most)
-    tokenize = partial(engine.tokenize, features=[features] * len(plain.texts))
-    tokens = await aside_if_long(plain.texts, 1, asyncio.to_thread, tokenize, plain.texts)
-    for problem in _too_long(engine, plain.texts, tokens).values():
+    arguments = texts, format, languages, engine.rules, kept, most
+    read = await aside_if_long(texts, 1, readers, sentences_of, *arguments)
+    tokenize = partial(engine.tokenize, features=[features] * len(read.inputs))
+    tokens = await aside_if_long(read.inputs, 1, asyncio.to_thread, tokenize, read.inputs)
+    for problem in _too_long(engine, read.inputs, tokens).values():
         raise UserError(problem)
     beams = max(engine.num_beams, count)
-    settings = {"num_beams": beams, "num_return_sequences": count, "align": count if plain.places else int(align)}
+    settings = {"num_beams": beams, "num_return_sequences": count, "align": count if read.to_align else int(align)}
     settings["scores"] = None if engine.confidence else False  # None: if the search provides them
-    translations = await batcher.translate(engine, plain.texts, tokens, settings)
-    known = await aside_if_long(plain.texts, count, asyncio.to_thread, _linked, plain, translations)
+    translations = await batcher.translate(engine, read.inputs, tokens, settings)
+    translations = await aside_if_long(read.inputs, count, asyncio.to_thread, read.restored, translations)
+    known = await aside_if_long(read.inputs, count, asyncio.to_thread, _linked, read.texts, translations)
     write = texts, format, languages, kept, known, count
     written = await aside_if_long(texts, count, readers, write_documents, *write)
-    doubts = await reasons_to_doubt(plain.texts, tokens, translations, direction, readers)
+    doubts = await reasons_to_doubt(read.inputs, tokens, translations, direction, readers)
     if engine.confidence is None:
         return [TranslatedText(versions) for versions, _ in written]
     # A sentence that does not go to the model stays as it is, for certain.
     sure = [confidence_of(row[0]) for row in translations]
-    places = {sentence: place for place, sentence in enumerate(plain.originals)}
+    places = {sentence: place for place, sentence in enumerate(read.texts)}
     found = []
     for versions, parts in written:
         lowest = min((places[sentence] for sentence in parts), key=lambda place: sure[place], default=None)
@@ -147,11 +148,11 @@ def _too_long(engine: Engine, sentences: Sequence[str], tokens: list[list[int]])
     }
 
 
-def _linked(plain: PlainTexts, translations: Translations) -> dict[str, list[Translated]]:
+def _linked(texts: Sequence[str], translations: Translations) -> dict[str, list[Translated]]:
     """The translations of each text, with links between their words."""
     return {
-        original: [plain.restored(place, as_translated(plain.texts[place], translation)) for translation in row]
-        for place, (original, row) in enumerate(zip(plain.originals, translations, strict=True))
+        text: [as_translated(text, translation) for translation in row]
+        for text, row in zip(texts, translations, strict=True)
     }
 
 
@@ -168,55 +169,36 @@ async def translate_sentences(
         ReaderLost: as in `Readers`.
     """
     engine = direction.engine
-    plain = await aside_if_long(sentences, 1, readers, PlainTexts, sentences, direction.kept)
-    tokens = await aside_if_long(plain.texts, 1, asyncio.to_thread, engine.tokenize, plain.texts)
-    problems = _too_long(engine, plain.texts, tokens)
+    arguments = sentences, engine.rules, direction.kept, "line"
+    read = await aside_if_long(sentences, 1, readers, read_texts, *arguments)
+    tokens = await aside_if_long(read.inputs, 1, asyncio.to_thread, engine.tokenize, read.inputs)
+    problems = _too_long(engine, read.inputs, tokens)
     tokens = [[] if place in problems else row for place, row in enumerate(tokens)]
-    align = beams if plain.places else 1
+    align = beams if read.to_align else 1
     settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": align}
-    translations = await batcher.translate(engine, plain.texts, tokens, settings)
-    described = await aside_if_long(sentences, beams, asyncio.to_thread, _described, plain, problems, translations)
-    for place, doubt in (await reasons_to_doubt(plain.texts, tokens, translations, direction, readers)).items():
+    translations = await batcher.translate(engine, read.inputs, tokens, settings)
+    translations = await aside_if_long(sentences, beams, asyncio.to_thread, read.restored, translations)
+    described = await aside_if_long(sentences, beams, asyncio.to_thread, _described, sentences, problems, translations)
+    for place, doubt in (await reasons_to_doubt(read.inputs, tokens, translations, direction, readers)).items():
         described[place][0]["doubt"] = doubt
     return described
 
 
-def _described(plain: PlainTexts, problems: dict[int, str], translations: Translations) -> list[list[dict[str, Any]]]:
+def _described(
+    sentences: Sequence[str], problems: dict[int, str], translations: Translations
+) -> list[list[dict[str, Any]]]:
     described = []
     for place, row in enumerate(translations):
         if place in problems:
             described.append([{"text": "", "words": [], "problem": problems[place]}])
             continue
-        whole = [_restored(plain, place, translation) for translation in distinct(row)]
+        whole = distinct(row)
         beam = [{"text": made.text, "score": max(made.score, _LOWEST), "isCut": made.is_cut} for made in whole]
-        beam[0]["words"] = _words(plain.originals[place], whole[0])
+        beam[0]["words"] = _words(sentences[place], whole[0])
         if row[0].confidence is not None:
             beam[0]["confidence"] = round(row[0].confidence, DIGITS)
         described.append(beam)
     return described
-
-
-def _restored(plain: PlainTexts, place: int, translation: Translation) -> Translation:
-    """A translation with the kept words of its text, which have a weight of 1 for themselves."""
-    if place not in plain.places:
-        return translation
-    text = plain.texts[place]
-    if not text:
-        return replace(translation, text=plain.originals[place].strip())
-    found, weights = plain.restore(place, as_translated(text, translation)), translation.weights
-    if weights is None:
-        return replace(translation, text=found.text)
-    # (words of the whole text, words of the model's)
-    to_target = weights.new_zeros(len(found.text.split()), len(weights))
-    to_source = weights.new_zeros(len(plain.originals[place].split()), weights.shape[1])
-    for matrix, places in ((to_target, found.targets), (to_source, found.sources)):
-        for word, holders in places.items():
-            if word >= 0:
-                matrix[list(holders), word] = 1
-    weights = to_target @ weights @ to_source.T
-    for source, target in found.links([]):
-        weights[target, source] = 1
-    return replace(translation, text=found.text, weights=weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-9))
 
 
 def _words(sentence: str, translation: Translation) -> list[dict[str, Any]]:

@@ -16,12 +16,10 @@ from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import check_not_protected, one_line, written_whole
-from ...model.confidence import DOUBTFUL
 from ...model.kept_words import KeptWords
-from ...model.text import has_whole_symbols
+from ...model.text import Reading, Sentences, has_whole_symbols
 from ...model.translations import Translation, Translations, distinct
-from .paragraphs import Translated, guessed_links
-from .placement import PlainTexts
+from .placement import confidence_of, is_doubtful, read_texts
 
 if TYPE_CHECKING:
     from ...inference.translate import Translator
@@ -191,7 +189,9 @@ class Warnings:
         """Warn about an output if it is doubtful."""
         if is_doubtful(translation):
             why = f"the {self.unit} is unlike what the model has learnt"
-            if translation.is_short:
+            if translation.lost_words:
+                why = "a kept word was left out or written twice, so its place is a guess"
+            elif translation.is_short:
                 why = "the output is short for its source: a part may be missing"
             message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
             self.add("the outputs of {} are doubtful", number, message)
@@ -266,17 +266,24 @@ def _decoded(lines: Sequence[bytes], first: int, features: Features) -> tuple[li
     return sentences, found, problems
 
 
-def _check_file(text: TextInput, translator: "Translator", features: Features, kept: KeptWords | None) -> None:
+def _check_file(
+    text: TextInput,
+    translator: "Translator",
+    features: Features,
+    kept: KeptWords | None,
+    sentences: Sentences | None,
+) -> None:
     """
     Raise UserError for the first line that cannot be translated. Lines with fewer bytes than the model takes tokens are
     not tokenized: each token except the end token is at least one byte.
     """
     first, most = 0, translator.limit - len(features.text.encode()) - bool(features.text)
     for lines in text.windows(WINDOW):
-        sentences, found, problems = _decoded(lines, first, features)
-        long = [sentence if len(line) >= most else "" for sentence, line in zip(sentences, lines, strict=True)]
-        tokens = translator.tokenize(PlainTexts(long, kept).texts, features=found)
-        problems |= check_lengths(translator, tokens)[0]
+        texts, found, problems = _decoded(lines, first, features)
+        long = [text if len(line) >= most else "" for text, line in zip(texts, lines, strict=True)]
+        reading = read_texts(long, translator.rules, kept, sentences)
+        tokens = translator.tokenize(reading.inputs, features=reading.of_inputs(found))
+        problems |= {reading.owners[place]: problem for place, problem in check_lengths(translator, tokens)[0].items()}
         if problems:
             index = min(problems)
             raise UserError(f"{text.name}, line {first + index + 1}: {problems[index]}")
@@ -284,79 +291,46 @@ def _check_file(text: TextInput, translator: "Translator", features: Features, k
 
 
 def translated_texts(
-    translator: "Translator", plain: PlainTexts, tokens: list[list[int]], progress: Callable[[int], Any], **settings
+    translator: "Translator", reading: Reading, tokens: list[list[int]], progress: Callable[[int], Any], **settings
 ) -> Translations:
     """
-    The translations of texts without their kept words. Where there are kept words, translations have alignments, even
-    if the settings ask for none: by these the words are placed.
+    The translations of texts that have been read. Those that need weights to be restored are aligned, even if the
+    settings do not ask for it.
 
     Args:
-        tokens: of each text.
+        tokens: of each input.
         settings: for `Translator.translate`.
     """
     aligned = {"align": settings.get("num_return_sequences", 1)}
-    others = [place for place in range(len(plain.texts)) if place not in plain.places]
+    others = [place for place in range(len(reading.inputs)) if place not in reading.to_align]
     found: dict[int, list[Translation]] = {}
-    for places, more in ((others, {}), (plain.places, aligned)):
+    for places, more in ((others, {}), (reading.to_align, aligned)):
         if places:
-            texts, rows = [plain.texts[place] for place in places], [tokens[place] for place in places]
-            made = translator.translate(texts, rows, progress=progress, **settings | more)
+            inputs, rows = [reading.inputs[place] for place in places], [tokens[place] for place in places]
+            made = translator.translate(inputs, rows, progress=progress, **settings | more)
             found |= zip(places, made, strict=True)
-    return [found[place] for place in range(len(plain.texts))]
-
-
-def confidence_of(translation: Translation) -> float:
-    """How far to trust an output; 1 for a text that is not translated, and if the model has no confidence."""
-    return 1.0 if translation.confidence is None else translation.confidence
-
-
-def is_doubtful(translation: Translation) -> bool:
-    """Whether the model's confidence in an output is too low. False if it has no confidence."""
-    return confidence_of(translation) < DOUBTFUL
-
-
-def as_translated(source: str, translation: Translation) -> Translated:
-    """A translation as one line, with the links of its words; guessed ones if it has no alignments."""
-    text, weights = one_line(translation.text), translation.weights
-    if weights is None:
-        links = guessed_links(source, text)
-    else:
-        from ...inference.alignments import links_of
-
-        links = links_of(weights)
-    is_cut_or_doubtful = translation.is_cut or is_doubtful(translation)
-    return Translated(text, links, is_doubtful=is_cut_or_doubtful, confidence=confidence_of(translation))
+    return reading.restored([found[place] for place in range(len(reading.inputs))])
 
 
 def _rows(
-    translations: list[Translation],
-    plain: PlainTexts,
-    place: int,
-    number: int | None,
-    scores: bool,
-    alignments: bool,
-    confidence: bool,
+    translations: list[Translation], number: int | None, scores: bool, alignments: bool, confidence: bool
 ) -> Iterator[str]:
     """
     The rows to write for a line: its translation, or its n best that differ. `scratch translate --help` describes the
     columns.
 
     Args:
-        place: the index of the line in `plain`.
         number: of the line, from 1, to write the n best; None: the best.
     """
     for rank, translation in enumerate(distinct(translations), start=1):
         columns = [] if number is None else [str(number), str(rank)]
         columns += [f"{translation.score:.4f}"] if number is not None or scores else []
         columns += [f"{confidence_of(translation):.4f}"] if confidence else []
-        translated = Translated(one_line(translation.text))
-        if place in plain.places or (alignments and translation.weights is not None):
-            translated = plain.restored(place, as_translated(plain.texts[place], translation))
-        columns.append(translated.text)
+        columns.append(one_line(translation.text))
         if alignments:
-            from ...inference.alignments import pharaoh
+            from ...inference.alignments import links_of, pharaoh
 
-            columns.append(pharaoh(translated.links))
+            columns.append(pharaoh([] if translation.weights is None else links_of(translation.weights)))
         yield "\t".join(columns)
 
 
@@ -375,6 +349,7 @@ def translate_lines(
     features: Features = Features(),
     confidence: bool = False,
     kept: KeptWords | None = None,
+    split: Sentences | None = None,
 ) -> None:
     """
     Translate the lines of a file, or of standard input as they arrive.
@@ -388,43 +363,54 @@ def translate_lines(
         windows_at_once: how many windows of a file are translated together.
         features: the conditions on the translations, for models that were trained with features.
         kept: what stays as it is; None: nothing.
+        split: whether lines are split into sentences, as `Reading` takes it.
 
     Raises:
         UserError: a line cannot be translated. In a file, this is found before translating.
     """
     text, warnings = TextInput(path), Warnings("line")
+
+    def read(sentences: list[str], conditions: list[str]) -> tuple[Reading, list[list[int]]]:
+        reading = read_texts(sentences, translator.rules, kept, split)
+        return reading, translator.tokenize(reading.inputs, features=reading.of_inputs(conditions))
+
     if text.total is not None and not keep_going:
-        _check_file(text, translator, features, kept)
+        _check_file(text, translator, features, kept, split)
     prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
         print("Type one input per line; press Ctrl-D to quit.", file=sys.stderr)
     size = WINDOW if text.total is None else WINDOW * windows_at_once
     number = 0
-    bar = tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None)  # None: shown on a terminal
+    bar = tqdm(total=text.total, unit=" sentences", disable=quiet or prompt or None)  # None: shown on a terminal
     with closing(warnings), bar:
         for lines in text.windows(size, lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
             sentences, conditions, problems = _decoded(lines, number, features)
-            plain = PlainTexts(sentences, kept)
-            tokens = translator.tokenize(plain.texts, features=conditions)
-            too_long, unusual = check_lengths(translator, tokens)
+            reading, tokens = read(sentences, conditions)
+            too_long, unusual = (
+                {reading.owners[place]: problem for place, problem in found.items()}
+                for found in check_lengths(translator, tokens)
+            )
             problems, error = dict(sorted((problems | too_long).items())), None
             for index, problem in problems.items():
                 if not keep_going:  # report it after translating the lines before it
                     error = UserError(f"{text.name}, line {number + index + 1}: {problem}")
-                    sentences, tokens = sentences[:index], tokens[:index]
+                    sentences, conditions = sentences[:index], conditions[:index]
                     break
                 warnings.add(
                     "{} are too long or not UTF-8, and are empty", number + index + 1, f"{problem}; left empty"
                 )
-                sentences[index], tokens[index] = "", []
-            plain = PlainTexts(sentences, kept) if problems else plain
+                sentences[index] = ""
+            if problems:
+                reading, tokens = read(sentences, conditions)
             for index in sorted(unusual.keys() & range(len(sentences))):
                 warnings.add_unusual(number + index + 1, unusual[index])
             if has_whole_symbols(translator.source_tokenizer):
-                for index, row in enumerate(tokens):
+                for index, row in zip(reading.owners, tokens, strict=True):
                     if count := row.count(translator.source_tokenizer.unk_token_id):
                         warnings.add_unknown(number + index + 1, count)
-            found = translated_texts(translator, plain, tokens, bar.update, **settings)
+            if (more := len(reading.inputs) - len(sentences)) and bar.total is not None:
+                bar.total += more
+            found = translated_texts(translator, reading, tokens, bar.update, **settings)
             if file.isatty():
                 bar.clear()
             for place, translations in enumerate(found):
@@ -433,8 +419,7 @@ def translate_lines(
                     warnings.add_cut(number)
                 if place not in unusual:
                     warnings.add_doubtful(number, translations[0])
-                columns = number if n_best else None, scores, alignments, confidence
-                for row in _rows(translations, plain, place, *columns):
+                for row in _rows(translations, number if n_best else None, scores, alignments, confidence):
                     print(row, file=file)
             file.flush()
             if error is not None:

@@ -8,8 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from ...files import one_line
+from ...model.confidence import DOUBTFUL
 from ...model.kept_words import KeptWords
-from ...model.text import is_translatable
+from ...model.text import Reading, Sentences, TextRules, is_translatable
+from ...model.translations import Translation
 from .marked_text import Atom, Element, Markup, Paragraph, Token, cut_kept_words, joined_kept_words, paragraph_of
 from .paragraphs import Translated, guessed_links
 
@@ -422,49 +425,71 @@ def _paired(first: list[int], second: list[int]) -> Iterator[tuple[int, int]]:
         yield first[min(index, len(first) - 1)], second[min(index, len(second) - 1)]
 
 
-class PlainTexts:
+def read_texts(
+    texts: Sequence[str], rules: TextRules, kept: KeptWords | None, sentences: Sentences | None = None
+) -> Reading:
     """
-    Texts without markup.
+    Texts as a model reads them.
 
     Args:
-        originals: the texts.
         kept: what stays in them; None: nothing.
+        sentences: as for `Reading`.
+    """
+    return (PlainTexts if kept and not rules.reserved else Reading)(texts, rules, kept, sentences)
 
-    Attributes:
-        texts: what the model reads of them: all but the kept words; nothing where there is nothing else to translate.
+
+class PlainTexts(Reading):
+    """
+    Texts for models of earlier versions, which read no reserved characters: kept words are left out, and placed by word
+    alignments. What has no other words is not read.
     """
 
-    def __init__(self, originals: Sequence[str], kept: KeptWords | None):
-        self.originals, self.texts = originals, list(originals)
-        self._parts: dict[int, list[Token]] = {}  # of texts with kept words, which are atoms
+    def __init__(self, *arguments):
+        self._parts: dict[int, list[Token]] = {}  # of inputs with kept words, which are atoms
         self._paragraphs: dict[int, Paragraph] = {}
-        for index, text in enumerate(originals):
-            if kept and (spans := kept.spans(text)):
-                self._parts[index] = joined_kept_words(cut_kept_words(text, text, spans))
-                self._paragraphs[index] = paragraph_of(self._parts[index], None)
-                plain = self._paragraphs[index].text
-                self.texts[index] = plain if is_translatable(plain) else ""
+        super().__init__(*arguments)
+
+    def _read(self, sentence: str) -> str:
+        if not self.kept or not (spans := self.kept.spans(sentence)):
+            return sentence
+        place = len(self.inputs)
+        self._parts[place] = joined_kept_words(cut_kept_words(sentence, sentence, spans))
+        self._paragraphs[place] = paragraph_of(self._parts[place], None)
+        plain = self._paragraphs[place].text
+        return plain if is_translatable(plain) else ""
 
     @property
-    def places(self) -> Collection[int]:
-        """The indices of texts with kept words."""
+    def to_align(self) -> Collection[int]:
         return self._parts.keys()
 
-    def restored(self, index: int, translated: Translated) -> Translated:
-        """A translation with the kept words of its text, and the links between the words of both."""
-        if index not in self._parts:
-            return translated
-        if not self.texts[index]:
-            return Translated(self.originals[index].strip())
-        links = translated.links or guessed_links(self.texts[index], translated.text)
-        found = self.restore(index, replace(translated, links=links))
-        return replace(translated, text=found.text, links=found.links(links))
+    def _restored(self, place: int, translation: Translation) -> Translation:
+        sentence, read, weights = self.sentences[place], self.inputs[place], translation.weights
+        if place not in self._parts:
+            return translation
+        if not read:
+            return replace(translation, text=sentence.strip())
+        found = self.restore(place, as_translated(read, translation))
+        if weights is None:
+            return replace(translation, text=found.text)
+        # (words of the whole text, words of the model's)
+        to_target = weights.new_zeros(len(found.text.split()), len(weights))
+        to_source = weights.new_zeros(len(sentence.split()), weights.shape[1])
+        for matrix, places in ((to_target, found.targets), (to_source, found.sources)):
+            for word, holders in places.items():
+                if word >= 0:
+                    matrix[list(holders), word] = 1
+        weights = to_target @ weights @ to_source.T
+        for source, target in found.links([]):
+            weights[target, source] = 1
+        return replace(
+            translation, text=found.text, weights=weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-9)
+        )
 
-    def restore(self, index: int, translated: Translated) -> Restored:
-        """As `restored`, with the places of all words. The text must have kept words and other words."""
-        paragraph = self._paragraphs[index]
+    def restore(self, place: int, translated: Translated) -> Restored:
+        """The translation of an input with its kept words, and the places of all words. It must have both."""
+        paragraph = self._paragraphs[place]
         numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}
-        read = [(part.raw, numbers.get(id(part))) for part in self._parts[index]]
+        read = [(part.raw, numbers.get(id(part))) for part in self._parts[place]]
         written: list[tuple[str, int | None]] = []
 
         def write(text: str, _) -> str:
@@ -477,8 +502,31 @@ class PlainTexts:
 
         text = placed(paragraph, translated, write, raw)
         return Restored(
-            text, _places(read, paragraph.text, self.originals[index]), _places(written, translated.text, text)
+            text, _places(read, paragraph.text, self.sentences[place]), _places(written, translated.text, text)
         )
+
+
+def confidence_of(translation: Translation) -> float:
+    """How far to trust an output; 1 for a text that is not translated, and if the model has no confidence."""
+    return 1.0 if translation.confidence is None else translation.confidence
+
+
+def is_doubtful(translation: Translation) -> bool:
+    """Whether the model's confidence in an output is too low, or the place of a kept word is a guess."""
+    return translation.lost_words or confidence_of(translation) < DOUBTFUL
+
+
+def as_translated(source: str, translation: Translation) -> Translated:
+    """A translation as one line, with the links of its words; guessed ones if it has no alignments."""
+    text, weights = one_line(translation.text), translation.weights
+    if weights is None:
+        links = guessed_links(source, text)
+    else:
+        from ...inference.alignments import links_of
+
+        links = links_of(weights)
+    is_cut_or_doubtful = translation.is_cut or is_doubtful(translation)
+    return Translated(text, links, is_doubtful=is_cut_or_doubtful, confidence=confidence_of(translation))
 
 
 def _places(parts: Sequence[tuple[str, int | None]], plain: str, whole: str) -> dict[int, set[int]]:
