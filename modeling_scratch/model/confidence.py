@@ -6,7 +6,7 @@ input is unlike what the model has learnt, or the output is too short or too lon
 import base64
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,14 @@ class Confidence:
         signals: for each signal, the value below which an output is doubtful, and a scale, in `signals_of`'s units.
         longest_source: the most tokens of a source in training; None: unknown.
         known: the pairs and triples of adjacent source tokens in training, or the most frequent ones of very many.
+        reserved: the tokens that stand for kept words. What has one of them counts as known.
         measured: how well it told sentences apart when it was calibrated, for people.
     """
 
     signals: dict[str, tuple[float, float]]
     longest_source: int | None
     known: NgramSet
+    reserved: Collection[int] = ()
     measured: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -130,7 +132,8 @@ class Confidence:
             length: the number of target tokens, with the end token.
             log_probability: of the whole target: its score.
         """
-        known = sum(ngram in self.known for ngram in ngrams_of(ids)) / 2
+        reserved = set(self.reserved)
+        known = sum(not reserved.isdisjoint(ngram) or ngram in self.known for ngram in ngrams_of(ids)) / 2
         return {
             "mean_log_probability": max(log_probability, _LOWEST) / length,
             "known_ngrams": (known + _MORE) / (len(ids) + _MORE),

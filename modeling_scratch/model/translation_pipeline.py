@@ -24,6 +24,8 @@ from .batched_generation import (
 )
 from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
+from .kept_words import KEPT  # noqa: F401  # Transformers up to 5.8 copies only what this file imports
+from .sentences import beginnings  # noqa: F401
 from .text import Reading, Sentences, TextRules, has_whole_symbols, left_as_it_is
 from .translations import Translation, Translations
 

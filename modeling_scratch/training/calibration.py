@@ -15,7 +15,10 @@ from ..languages import base_language
 from ..metrics import describe_calibration
 from ..model.batched_generation import tokenize
 from ..model.confidence import DOUBTFUL, Confidence, NgramSet, ngrams_of, places_of
+from ..model.kept_words import RESERVED
 from ..model.sentences import space_between
+from ..model.text import Reading
+from ..model.translations import best_texts
 from ..recipe.schema import FEATURES, SOURCE, Recipe
 from ..run.run import Run, RunData
 from .scoring import translate_on_processes
@@ -57,18 +60,20 @@ def calibrate(run: Run) -> Confidence | None:
     translator, limits = Translator(run.model, *run.data.tokenizers), recipe.evaluation.batch_limits()
     found = {}
     for kind, (sources, features) in _kinds(recipe, pairs).items():
-        tokens = translator.tokenize(sources, features=features)
+        reading = Reading(sources, translator.rules, sentences="line")
+        tokens = translator.tokenize(reading.inputs, features=features)
         tokens = [row if len(row) <= translator.limit else [] for row in tokens]
         if kind == "validation" and sum(map(bool, tokens)) < _FEWEST:
             logger.info(f"confidence: not calibrated, since {len(pairs)} validation sentences are too few")
             return None
         rows = translate_on_processes(
-            translator, sources, run.accelerator, run.stop, tokens=tokens, scores=None, **limits
+            translator, reading.inputs, run.accelerator, run.stop, tokens=tokens, scores=None, **limits
         )
         if kind == "validation":
             read, outputs = [place for place, ids in enumerate(tokens) if ids], rows
             targets = texts(pairs)[1]
-            guesses = guessed([rows[place][0].text for place in read], [targets[place] for place in read])
+            texts_of = best_texts(reading.restored(rows))
+            guesses = guessed([texts_of[place] for place in read], [targets[place] for place in read])
         if kind == "glued":
             whole = [row[0].length for row in outputs]
             both = [sum(whole[2 * place : 2 * place + 2]) for place in range(len(rows))]
@@ -79,7 +84,10 @@ def calibrate(run: Run) -> Confidence | None:
             logger.info("confidence: not calibrated, since Transformers' own search, which gives no scores, was used")
             return None
     known = ngram_set(_frequent_ngrams(recipe, run.data))
-    made = Confidence({}, getattr(run.model.generation_config, "longest_training_source", None), known)
+    longest = getattr(run.model.generation_config, "longest_training_source", None)
+    source = translator.source_tokenizer
+    reserved = source(list(RESERVED[: translator.rules.reserved]), add_special_tokens=False).input_ids
+    made = Confidence({}, longest, known, sorted({row[-1] for row in reserved if row}))
     values = [made.signals_of(*translation) for translation in found["validation"]]
     columns = {name: np.array([signals[name] for signals in values]) for name in values[0]}
     measured: dict[float, dict] = {}

@@ -24,7 +24,7 @@ from ..inference.alignments import alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Translator
 from ..loading import load_confidence
-from ..metrics import GROUPED, METRICS, check_beams, grouped_by_source, score
+from ..metrics import GROUPED, METRICS, SPLIT, check_beams, grouped_by_source, score
 from ..model.batched_generation import setting_of
 from ..model.confidence import DOUBTFUL
 from ..model.text import has_whole_symbols
@@ -120,7 +120,7 @@ def translate_and_score(
             own = [key for key in keys if METRICS[key].by_pair == by_pair]
             places, grouped = items_to_score(recipe.data, pairs, by_pair)
             scores = score_of(own, places, grouped, final) if own else {}
-            end = GROUPED if len(places) < len(sources) else ""
+            end = (GROUPED if len(places) < len(sources) else "") + (SPLIT if translator.rules.splits_lines else "")
             found |= {name: f"{value}{end}" if name.endswith("_signature") else value for name, value in scores.items()}
         return found
 

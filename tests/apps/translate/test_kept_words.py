@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT
 from pages import node
 from stand_ins import backwards
@@ -21,7 +22,7 @@ from readers import CATALOGS, catalog, document_of, text_of
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.documents.document import translate_document
 from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
-from modeling_scratch.apps.translate.placement import PlainTexts
+from modeling_scratch.apps.translate.placement import PlainTexts, as_translated
 from modeling_scratch.apps.web import export
 from modeling_scratch.commands.translate import own_pattern
 from modeling_scratch.errors import UserError
@@ -29,6 +30,9 @@ from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_config
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
 from modeling_scratch.model.kept_words import KEPT, KeptWords, in_javascript
+from modeling_scratch.model.sentences import beginnings
+from modeling_scratch.model.text import TextRules
+from modeling_scratch.model.translations import Translation
 
 # Each stands for a kind.
 KINDS = ["{name}", "{0:.2f}", "{user.größe}", "{{ a b }}", "{{{c}}}", "{{< ref >}}", "{% if d %}", "${e f}", "#{g}"]
@@ -62,14 +66,27 @@ def kept(text: str, words: KeptWords = KEPT) -> list[str]:
 
 
 def restored(text: str, translate=backwards, words: KeptWords = KEPT) -> Translated:
-    plain = PlainTexts([text], words)
-    return plain.restored(0, translate(plain.texts)[0])
+    return read_and_restored([text], translate, words)[0]
+
+
+def read_and_restored(texts: list[str], translate=backwards, words: KeptWords = KEPT) -> list[Translated]:
+    """The translations of texts by a model that reads no reserved characters."""
+    read = PlainTexts(texts, TextRules(), words, "line")
+    rows = [[as_translation(*pair)] for pair in zip(read.inputs, translate(read.inputs), strict=True)]
+    return [as_translated(text, row[0]) for text, row in zip(texts, read.restored(rows), strict=True)]
+
+
+def as_translation(source: str, translated: Translated) -> Translation:
+    """With a weight of 1 for each link."""
+    weights = torch.zeros(len(translated.text.split()), len(source.split()), dtype=torch.float64)
+    for word, target in translated.links:
+        weights[target, word] = 1
+    return Translation(translated.text, weights=weights if translated.links else None)
 
 
 def in_document(format: str, text: str):
     def translate(sentences: list[str]) -> list[Translated]:
-        plain = PlainTexts(sentences, KEPT)
-        return [plain.restored(place, translation) for place, translation in enumerate(backwards(plain.texts))]
+        return read_and_restored(sentences)
 
     document = document_of(format, text)
     return translate_document(document, format, lambda given: translate_paragraphs(given, translate, "en", "de"))
@@ -138,7 +155,7 @@ def test_hostile_text_takes_linear_time():
         start, repeated = pattern if isinstance(pattern, tuple) else ("", pattern)
         text = f"a {start}{repeated * (size // len(repeated))} b"
         began = time.thread_time()
-        KEPT.masked(text)
+        beginnings(text, "en", KEPT.spans(text))
         restored(text, lambda texts: [Translated(texts[0])])
         return time.thread_time() - began
 

@@ -73,8 +73,8 @@ const ratioOf = (length, ids) => (length + MORE) / (ids.length + MORE);
 
 export class Confidence {
   // The contents of confidence.json and, if the page has it, languages.json.
-  constructor({ signals, longest_source, known }, table) {
-    Object.assign(this, { signals, longest: longest_source, known: new NgramSet(unpacked(known)) });
+  constructor({ signals, longest_source, known, reserved = [] }, table) {
+    Object.assign(this, { signals, longest: longest_source, known: new NgramSet(unpacked(known)), reserved });
     this.table = table && new LanguageTable(table);
   }
 
@@ -82,10 +82,11 @@ export class Confidence {
   // `logProbability` is that of the whole, and `text` the output; that of a translator has letters or digits.
   of(ids, length, logProbability, text, isTranslator) {
     if (!(isTranslator ? /[\p{L}\p{N}]/u : /\S/u).test(text)) return 0;
+    const isKnown = (...tokens) => tokens.some((token) => this.reserved.includes(token)) || this.known.has(...tokens);
     let known = 0; // pairs and triples
     ids.forEach((id, index) => {
       const [first, second] = [ids[index - 2] ?? -1, ids[index - 1] ?? -1];
-      known += this.known.has(second, id) + this.known.has(first, second, id);
+      known += isKnown(second, id) + isKnown(first, second, id);
     });
     const found = {
       mean_log_probability: Math.max(logProbability, LOWEST) / length,
