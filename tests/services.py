@@ -16,6 +16,7 @@ from modeling_scratch.apps.serve.clients import Clients
 from modeling_scratch.apps.serve.engines import Direction, Directions
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.commands.serve import listening, make_server
+from modeling_scratch.model.text import TextRules
 from modeling_scratch.model.translations import Translation
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
@@ -27,7 +28,7 @@ class Slow:
 
     def __init__(self):
         self.go, self.batches, self.num_beams, self.limit = threading.Event(), [], 1, 1
-        self.confidence = None
+        self.confidence, self.rules = None, TextRules()
 
     def tokenize(self, texts, features=None):
         return [[1] for _ in texts]

@@ -290,7 +290,7 @@ class ScratchTranslationPipeline(Pipeline):
                     result["confidence"] = 1.0 if translation.confidence is None else translation.confidence
         return results
 
-    @cached_property
+    @property
     def rules(self) -> TextRules:
         """How the model reads texts."""
         is_translation, settings = self.task != TEXT2TEXT, self.tokenizer.init_kwargs

@@ -15,7 +15,7 @@ from texts import GOES_TO_A_TRANSLATOR, TEXTS
 from translators import CORPUS, calibrate, make_folder
 
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 
 ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
 SENTENCES = [pair["en"] for pair in CORPUS][:50]
@@ -49,7 +49,7 @@ def engine(request, converted):
 
 
 def test_texts_get_the_tokens_that_they_get_from_transformers(engine, folder):
-    translator = Translator(None, *load_tokenizers(str(folder)))
+    translator = Translator(load_translator(str(folder)), *load_tokenizers(str(folder)))
     for features in (None, [" V;PST;3 ; ", *[""] * (len(SENTENCES + ODD) - 1)]):
         expected = translator.tokenize(SENTENCES + ODD, features=features)
         assert engine.tokenize(SENTENCES + ODD, features=features) == expected
