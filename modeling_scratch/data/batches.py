@@ -269,14 +269,16 @@ class AugmentedPairs(torch.utils.data.Dataset):
             return pairs
         rows = self.rows[indices].tolist()
         texts = self.texts[rows]
-        changed = self.augment(texts, [(epoch, row) for (epoch, _), row in zip(drawn, rows, strict=True)])
+        places = [(epoch, row) for (epoch, _), row in zip(drawn, rows, strict=True)]
+        changed = self.augment(texts, places)
         differing = [
             place
             for place in range(len(drawn))
             if any(changed[side][place] != texts[side][place] for side in (SOURCE, TARGET))
         ]
         if differing:
-            tokens = self.tokenizer({name: [changed[name][place] for place in differing] for name in texts}, differing)
+            columns = {name: [changed[name][place] for place in differing] for name in texts}
+            tokens = self.tokenizer(columns, differing, [places[place] for place in differing])
             for place, *pair in zip(tokens["index"], tokens["input_ids"], tokens["labels"], strict=True):
                 pairs[place] = tuple(pair)
         return pairs

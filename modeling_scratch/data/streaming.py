@@ -50,13 +50,17 @@ class PairStream:
         pairs.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the shards in order
         return pairs
 
-    def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
-        """The first `limit` sentences of the first pass, in batches. Raises UserError if the stream cannot be read."""
-        pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
+    def first(self, limit: int, seed: int) -> Iterator[dict[str, list[str]]]:
+        """The first `limit` pairs of the first pass, in batches. Raises UserError if the stream cannot be read."""
+        pairs = itertools.islice(self.part(0, 1, [seed, 0]), limit)
         with as_user_error("the training stream: "):  # such as a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
-                columns = columns_of(batch)
-                yield [sentence for side in sides for sentence in side_of(columns, side)]
+                yield columns_of(batch)
+
+    def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
+        """The first `limit` sentences, in batches; see `first`."""
+        for columns in self.first(max(1, limit // len(sides)), seed):
+            yield [sentence for side in sides for sentence in side_of(columns, side)]
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
@@ -153,10 +157,10 @@ class StreamReader(torch.utils.data.IterableDataset):
             count = len(pool)
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
             columns: Mapping[str, Sequence[str]] = columns_of(pool)
+            places = [(self.reader, position.passes, position.pool, number) for number in range(count)]
             if self.augment is not None:
-                place = (self.reader, position.passes, position.pool)
-                columns = self.augment(columns, [(*place, number) for number in range(count)])
-            kept = self.tokenizer(columns, range(count))
+                columns = self.augment(columns, places)
+            kept = self.tokenizer(columns, range(count), places)
             del pool, columns
             source_lengths, target_lengths = (
                 np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET)

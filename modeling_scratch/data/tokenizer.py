@@ -1,7 +1,9 @@
 """The tokenizers of a model, trained or adopted, and the token ids of sentence pairs."""
 
+import json
 import logging
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +21,11 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from ..errors import UserError, as_user_error
 from ..loading import NO_REMOTE_CODE
 from ..model.batched_generation import is_panic
+from ..model.kept_words import RESERVED
 from ..model.text import INVISIBLE, SEPARATOR, has_whole_symbols
 from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
+from .copied_words import Copies
 from .sources import side_of, whole_sources
 
 logger = logging.getLogger(__name__)
@@ -32,6 +36,8 @@ MANY_DROPPED = 0.1  # if a larger share of pairs is dropped, a limit may be too 
 # The most bytes of a word that the trainer sees at once, since its time grows with the square of their number: a word
 # of 100,000 combining marks would take minutes. No real word is longer.
 _LONGEST_WORD = 1000
+_RESERVED = re.compile(f"[{RESERVED}]")
+RESERVES: tuple[TokenizerKind, ...] = ("bpe", "characters", "decomposed")  # kinds that can have reserved characters
 
 
 def end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -43,7 +49,11 @@ def end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def train_tokenizer(
-    sentences: Iterator[list[str]], vocab_size: int, kind: TokenizerKind = "bpe", pattern: str | None = None
+    sentences: Iterator[list[str]],
+    vocab_size: int,
+    kind: TokenizerKind = "bpe",
+    pattern: str | None = None,
+    reserves: bool = False,
 ) -> PreTrainedTokenizerFast:
     """
     Train a tokenizer of a kind (see `TokenizerSection`).
@@ -52,18 +62,51 @@ def train_tokenizer(
         sentences: batches of training sentences, read once.
         vocab_size: the most tokens, special ones included.
         pattern: of kind "pattern", a regular expression that matches a token.
+        reserves: have a token for each reserved character (see `RESERVED`), of a kind in `RESERVES`.
 
     Raises:
         UserError: the pattern is not a regular expression.
     """
-    trained = (
-        _train_bpe(sentences, vocab_size) if kind == "bpe" else _train_symbols(sentences, vocab_size, kind, pattern)
-    )
+    merges = _reserved_merges() if reserves and kind == "bpe" else []
+    reserved = ["".join(merge) for merge in merges] or list(RESERVED if reserves else "")
+    if reserves:  # these are not learned from texts, beside others
+        sentences = ([_RESERVED.sub(" ", text) for text in batch] for batch in sentences)
+    learned = vocab_size - len(reserved)
+    trained = _train_bpe(sentences, learned) if kind == "bpe" else _train_symbols(sentences, learned, kind, pattern)
+    if reserves:
+        _put_first(reserved, merges, trained)
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=trained, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
     )
     end_with_eos(wrapped)
+    if reserves:
+        wrapped.init_kwargs["reserved"] = len(RESERVED)
     return wrapped
+
+
+def _reserved_merges() -> list[tuple[str, str]]:
+    """The merges of byte-level BPE that make each reserved character, of four bytes, one token."""
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    spelled = [byte_level.pre_tokenize_str(character)[0][0] for character in RESERVED]
+    first = spelled[0]
+    return [(first[0], first[1]), (first[:2], first[2]), *((word[:3], word[3]) for word in spelled)]
+
+
+def _put_first(reserved: list[str], merges: list[tuple[str, str]], tokenizer: Tokenizer) -> None:
+    """
+    Put tokens, and the merges of BPE that make them, before those that a tokenizer has learned. They are not added
+    tokens: the text beside these is normalized piece by piece, and each piece would get a space at its beginning.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = [token for token in sorted(model["vocab"], key=model["vocab"].__getitem__) if token not in reserved]
+    place = len(SPECIAL_TOKENS) + (len(pre_tokenizers.ByteLevel.alphabet()) if merges else 0)
+    tokens[place:place] = reserved
+    vocabulary, unknown = {token: number for number, token in enumerate(tokens)}, SPECIAL_TOKENS["unk_token"]
+    if merges:
+        learned = [merge for pair in model["merges"] if (merge := tuple(pair)) not in merges]
+        tokenizer.model = models.BPE(vocabulary, [*merges, *learned], unk_token=unknown)
+    else:
+        tokenizer.model = models.WordLevel(vocabulary, unknown)
 
 
 def _train_symbols(
@@ -238,6 +281,7 @@ class PairTokenizer:
 
     Args:
         cleans_sources: clean sources, as translating does, and remove invisible characters from targets.
+        copies: puts reserved characters in place of kept words; None: all stay as text.
     """
 
     source_tokenizer: PreTrainedTokenizerBase
@@ -245,16 +289,26 @@ class PairTokenizer:
     max_source_tokens: int
     max_target_tokens: int
     cleans_sources: bool = True
+    copies: Copies | None = None
 
-    def __call__(self, pairs: Mapping[str, Sequence[str]], indices: Sequence[int]) -> dict[str, list]:
+    def __call__(
+        self,
+        pairs: Mapping[str, Sequence[str]],
+        indices: Sequence[int],
+        places: Sequence[Sequence[int]] | None = None,
+    ) -> dict[str, list]:
         """
         Args:
             pairs: the columns `source` and `target`, and `features` if the data have them.
+            places: for each pair the numbers, such as epoch and row, that determine its reserved characters; None:
+                `indices`.
 
         Returns:
             `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each pair
             that is kept, from `indices`.
         """
+        if self.copies is not None:
+            pairs = self.copies(pairs, places or [(index,) for index in indices])
         sources, targets = list(pairs[SOURCE]), list(pairs[TARGET])
         if self.cleans_sources:
             sources, targets = whole_sources(pairs), [INVISIBLE.sub("", text).strip() for text in targets]
@@ -286,7 +340,8 @@ class PairTokenizer:
             side.backend_tokenizer.to_str() if side.is_fast else repr(sorted(side.get_vocab().items()))
             for side in (self.source_tokenizer, self.target_tokenizer)
         ]
-        return Hasher.hash([tokenizers, self.limits, self.cleans_sources and INVISIBLE.pattern])
+        copies = [self.copies.key()] if self.copies else []
+        return Hasher.hash([tokenizers, self.limits, self.cleans_sources and INVISIBLE.pattern, *copies])
 
 
 def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:

@@ -224,6 +224,11 @@ class DataSection(Section):
         description="changes to training pairs, drawn anew in each epoch: functions of data/augmentation.py, each with "
         "the probability that it changes a pair: {lower_case: 0.3}",
     )
+    kept_words: bool = Field(
+        True,
+        description="translations: train on reserved characters in place of words that stay as they are, such as "
+        "{name}, which translating puts back; false: all is text",
+    )
     num_workers: int = Field(
         0, ge=0, description="worker processes of each training process, for tokenizing and for preparing batches"
     )

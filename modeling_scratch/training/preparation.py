@@ -3,6 +3,9 @@
 import logging
 import math
 import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +17,13 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, Pr
 
 from ..data.augmentation import make_augmenter
 from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollator
+from ..data.copied_words import COPIED, Copies, find_copied_words, kept_on_both_sides, kept_words_differ
 from ..data.corpus import Links
 from ..data.local_files import check_files
 from ..data.sources import load_pairs, source_of
 from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream
 from ..data.tokenizer import (
+    RESERVES,
     PairTokenizer,
     adopt_tokenizer,
     features_of,
@@ -32,7 +37,9 @@ from ..loading import load_config, load_tokenizers, load_translator, vocabulary_
 from ..metrics import preparation_of
 from ..model import ScratchForConditionalGeneration
 from ..model.batched_generation import tokenize
-from ..model.configuration_scratch import ScratchConfig, pipelines_for, task_of
+from ..model.configuration_scratch import TRANSLATION, ScratchConfig, pipelines_for, task_of
+from ..model.kept_words import KEPT, RESERVED
+from ..model.sentences import beginnings
 from ..model.text import SEPARATOR, has_whole_symbols
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
@@ -50,6 +57,10 @@ BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
 _SHAPES = 16
+_SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are counted
+_FEW_KEPT = 0.05  # if a smaller share of pairs has kept words on both sides, words that translate each other are copied
+_LEARNED = 0.01  # if a smaller share of pairs has reserved characters, a model does not learn to copy them
+_SEVERAL = 0.1  # if a smaller share of source lines has several sentences, lines are split to be translated
 # What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
 # the pad token.
 _KEPT: tuple[str, ...] = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
@@ -75,13 +86,16 @@ def prepare(
     adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
     pairs = main_first(accelerator, lambda: load_pairs(data, recipe.seed))
     stream = main_first(accelerator, lambda: open_stream(data, recipe.seed)) if data.streaming else None
+    train_pairs = pairs["train"] if stream is None else stream
+    copies = None
     if checkpoint is not None:
         with advising(FROM_ANOTHER):
             tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
             model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
+        if tokenizers[0].init_kwargs.get("reserved"):
+            copies = on_main(accelerator, lambda: learned_copies(sample_pairs(train_pairs, recipe.seed), recipe.seed))
     else:
-        train_pairs = pairs["train"] if stream is None else stream
-        tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train_pairs))
+        tokenizers, copies = on_main(accelerator, lambda: make_tokenizers(recipe, adopted, train_pairs))
         model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
     _check_sentences(model.config, tokenizers[0], pairs)
     model.generation_config = generation_settings(model, recipe.evaluation)
@@ -92,10 +106,13 @@ def prepare(
         data.max_source_tokens,
         data.max_target_tokens,
         cleans_sources=before is None or before.clean_sources,  # a resumed run keeps the tokens that it began with
+        copies=copies,
     )
+    unchanged = replace(tokenizer, copies=copies and replace(copies, words={}))  # but for kept words
 
     def tokenized(split: str) -> Dataset:
-        return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
+        by = tokenizer if split == "train" else unchanged
+        return main_first(accelerator, lambda: tokenize_pairs(pairs[split], by, split, workers))
 
     collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id)
     if stream is not None:
@@ -262,10 +279,82 @@ def _check_features(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, name: st
         )
 
 
-def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
+def sample_pairs(train: Dataset | PairStream, seed: int) -> tuple[list[str], list[str]]:
+    """The sources and targets of training pairs: a seeded sample if there are many, or the beginning of a stream."""
+    if isinstance(train, PairStream):
+        batches = list(train.first(_SAMPLED, seed))
+        return [text for batch in batches for text in batch[SOURCE]], [t for batch in batches for t in batch[TARGET]]
+    if len(train) > _SAMPLED:
+        train = train.select(sorted(random.Random(seed).sample(range(len(train)), _SAMPLED)))
+    return texts(train)
+
+
+def learned_copies(sample: tuple[list[str], list[str]], seed: int) -> Copies | None:
+    """
+    What puts reserved characters into the training pairs of which these are a sample; None if too few would have any.
+    """
+    total = len(sample[0])
+    kept = sum(bool(kept_on_both_sides(*pair)) for pair in zip(*sample, strict=True))
+    differ = sum(kept_words_differ(*pair) for pair in zip(*sample, strict=True))
+    logger.info(
+        f"data: {kept:,} of {total:,} training pairs have kept words on both sides, such as {{name}} or addresses; in "
+        f"{differ:,} the kept words of the sides differ"
+    )
+    if kept >= _FEW_KEPT * total:
+        return Copies(seed, {})
+    copies = Copies(seed, find_copied_words(*sample))
+    copied = COPIED * sum(bool(copies.possible(*pair)) for pair in zip(*sample, strict=True))
+    if kept + copied < _LEARNED * total:
+        logger.info("data: too few training pairs have kept words, or words to copy, to learn from: all stay as text")
+        return None
+    logger.info(f"data: {len(copies.words):,} words are copied in {copied / total:.0%} of the training pairs")
+    return copies
+
+
+def splits_lines(sources: Sequence[str], language: str) -> bool:
+    """Whether hardly any of the source lines in training has several sentences."""
+    several = sum(bool(beginnings(text, language, KEPT.spans(text))) for text in sources)
+    splits = several < _SEVERAL * len(sources)
+    logger.info(
+        f"data: {several:,} of {len(sources):,} training sources have several sentences; lines will be translated "
+        f"{'sentence by sentence' if splits else 'as one'}"
+    )
+    return splits
+
+
+def make_tokenizers(
+    recipe: Recipe, adopted: Tokenizers | None, train: Dataset | PairStream
+) -> tuple[Tokenizers, Copies | None]:
+    """
+    The tokenizers of a new run, adopted or trained, and what puts reserved characters into its pairs, if they have
+    tokens for these. The config of the source tokenizer gets the facts of `TextRules`.
+    """
+    section, copies = recipe.tokenizer, None
+    translates = recipe.data.pipeline_task == TRANSLATION
+    sample = sample_pairs(train, recipe.seed) if translates else ([], [])
+    reserves = {section.kind, section.target_kind or section.kind} <= set(RESERVES)
+    if section.vocab_size <= 2 * len(RESERVED):
+        reserves = False
+    if adopted is not None:
+        reserves = bool(adopted[0].init_kwargs.get("reserved"))
+    if translates and recipe.data.kept_words and reserves:
+        copies = learned_copies(sample, recipe.seed)
+    tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
+    if translates:
+        facts = tokenizers[0].init_kwargs
+        facts["splits_lines"] = splits_lines(sample[0], recipe.data.names[0])
+        if copies is None and "reserved" in facts:
+            facts["reserved"] = 0
+    return tokenizers, copies
+
+
+def train_tokenizers(recipe: Recipe, train: Dataset | PairStream, reserves: bool = False) -> Tokenizers:
     """
     The source and target tokenizers, one object if they share a vocabulary, trained on a sample of a data set or on the
     beginning of a stream.
+
+    Args:
+        reserves: see `train_tokenizer`.
     """
     section = recipe.tokenizer
     made = []
@@ -276,7 +365,7 @@ def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
         else:
             sentences, count = sample_sentences(train, columns, section.max_sentences, recipe.seed)
             total = f"{count:,}"
-        tokenizer = train_tokenizer(sentences, section.vocab_size, kind, section.pattern)
+        tokenizer = train_tokenizer(sentences, section.vocab_size, kind, section.pattern, reserves)
         logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total} sentences ({', '.join(columns)})")
         made.append(tokenizer)
     return made[0], made[-1]

@@ -1,0 +1,216 @@
+"""
+Reserved characters in training pairs, from which models learn to copy them: in place of the kept words that stand on
+both sides and, where these are rare, of some words that translate each other.
+"""
+
+import hashlib
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..model.kept_words import KEPT, RESERVED
+from ..recipe.schema import SOURCE, TARGET
+
+COPIED = 0.1  # the share of pairs in which words are replaced that are no kept words
+_MOST_COPIED = 3  # words in such a pair
+_SURE = 0.5  # the least probability, in both directions, of words that translate each other
+_SEEN = 3  # in how many pairs they must stand on both sides, if they are not identical
+_ITERATIONS = 5
+_LINKS = 2_000_000  # possible links between words that are looked at, which takes seconds and some 150 MB
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """
+    Puts reserved characters in place of words of pairs, the same on both sides, numbered at random.
+
+    Args:
+        seed: determines, with the place of a pair, what becomes of it.
+        words: source words and their translations, some of which are replaced in a share `COPIED` of the pairs.
+    """
+
+    seed: int
+    words: Mapping[str, str]
+
+    def __call__(self, pairs: Mapping[str, Sequence[str]], places: Sequence[Sequence[int]]) -> dict[str, Sequence[str]]:
+        """
+        The changed pairs, of the columns `source` and `target`; other columns stay.
+
+        Args:
+            places: for each pair the numbers, such as epoch and row, that together with the seed determine its changes.
+        """
+        sources, targets = list(pairs[SOURCE]), list(pairs[TARGET])
+        for row, place in enumerate(places):
+            source, target = sources[row], targets[row]
+            links = kept_on_both_sides(source, target)
+            if not (links or self.words):
+                continue
+            number = _number(self.seed, place)
+            if not links and number < COPIED * 2**64:
+                links = self._chosen(source, target, random.Random(number))
+            if links:
+                sources[row], targets[row] = _replaced(source, target, links, random.Random(number + 1))
+        return {**pairs, SOURCE: sources, TARGET: targets}
+
+    def _chosen(self, source: str, target: str, drawn: random.Random) -> list[tuple[Span, Span]]:
+        """Some words of a pair that each stand once on their side, with their translations."""
+        links = self.possible(source, target)
+        return drawn.sample(links, min(len(links), drawn.randint(1, _MOST_COPIED)))
+
+    def possible(self, source: str, target: str) -> list[tuple[Span, Span]]:
+        """Where the words stand that can be replaced, and their translations."""
+        spans = [word_spans(text) for text in (source, target)]
+        once: list[dict[str, Span]] = []
+        for text, found in zip((source, target), spans, strict=True):
+            counts = Counter(text[start:end] for start, end in found)
+            once.append({text[start:end]: (start, end) for start, end in found if counts[text[start:end]] == 1})
+        return [(span, once[1][self.words[word]]) for word, span in once[0].items() if self.words.get(word) in once[1]]
+
+    def key(self) -> str:
+        """The same for the same changes, in any process."""
+        content = repr((self.seed, COPIED, _MOST_COPIED, KEPT.known.pattern, sorted(self.words.items())))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def kept_on_both_sides(source: str, target: str) -> list[tuple[Span, Span]]:
+    """Where the kept words of a source stand that its target has too, as often as both have them, and where there."""
+    found = KEPT.spans(source)
+    if not found:
+        return []
+    waiting: dict[str, list[Span]] = {}
+    for start, end in KEPT.spans(target):
+        waiting.setdefault(target[start:end], []).append((start, end))
+    return [(span, waiting[word].pop(0)) for span in found if waiting.get(word := source[slice(*span)])]
+
+
+def kept_words_differ(source: str, target: str) -> bool:
+    """Whether one side of a pair has kept words that the other one lacks."""
+    one, other = (sorted(text[start:end] for start, end in KEPT.spans(text)) for text in (source, target))
+    return one != other
+
+
+def _number(seed: int, place: Sequence[int]) -> int:
+    """A number below 2^64 that seed and place determine."""
+    return int.from_bytes(hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest(), "big")
+
+
+def _replaced(source: str, target: str, links: list[tuple[Span, Span]], drawn: random.Random) -> tuple[str, str]:
+    """A pair with reserved characters in place of linked spans, if there are enough; further spans stay as text."""
+    links = links[: len(RESERVED)]
+    characters = drawn.sample(RESERVED, len(links))
+    sides = []
+    for side, text in enumerate((source, target)):
+        for (start, end), character in sorted(
+            ((link[side], character) for link, character in zip(links, characters, strict=True)), reverse=True
+        ):
+            text = text[:start] + character + text[end:]
+        sides.append(text)
+    return sides[0], sides[1]
+
+
+# -- words that translate each other -----------------------------------------------------------------------------------
+
+
+def word_spans(text: str) -> list[Span]:
+    """Where the words of a text start and end: what is between white space, without punctuation at its edges."""
+    spans = []
+    for match in re.finditer(r"\S+", text):
+        start, end = match.span()
+        while start < end and not _is_of_words(text[start]):
+            start += 1
+        while start < end and not _is_of_words(text[end - 1]):
+            end -= 1
+        if start < end:
+            spans.append((start, end))
+    return spans
+
+
+def _is_of_words(character: str) -> bool:
+    """Letters, digits, and the marks that many scripts write after a letter."""
+    return character.isalnum() or unicodedata.category(character).startswith("M")
+
+
+def find_copied_words(sources: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
+    """
+    The words of pairs that translate each other with confidence, one for one: identical ones that are seldom without
+    each other, and those that are each other's most probable translation by IBM model 1 (Brown et al. 1993,
+    https://aclanthology.org/J93-2003) in both directions. The same pairs have the same words on any machine.
+    """
+    known: tuple[dict[str, int], dict[str, int]] = {}, {}
+    pairs = [
+        [
+            np.array([numbers.setdefault(word, len(numbers)) for word in _words(text)], dtype=np.int64)
+            for text, numbers in zip(pair, known, strict=True)
+        ]
+        for pair in zip(sources, targets, strict=True)
+    ]
+    ends = np.cumsum([len(first) * len(second) for first, second in pairs])
+    pairs = pairs[: int(np.searchsorted(ends, _LINKS, side="right"))]
+    if not pairs:
+        return {}
+    # A link is a word of a source with one of its target. Its kind is the two words; its occurrences are the places of
+    # these two among all words of the pairs.
+    firsts, seconds = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    shapes = [(len(first), len(second)) for first, second in pairs]
+    begins = np.cumsum([(0, 0), *shapes[:-1]], axis=0).tolist()
+    first_places, second_places = (
+        np.concatenate(places)
+        for places in zip(
+            *(
+                (np.repeat(np.arange(row, row + rows), columns), np.tile(np.arange(column, column + columns), rows))
+                for (row, column), (rows, columns) in zip(begins, shapes, strict=True)
+            ),
+            strict=True,
+        )
+    )
+    keys = firsts[first_places] * len(known[1]) + seconds[second_places]
+    kinds, links, together = np.unique(keys, return_inverse=True, return_counts=True)
+    first, second = kinds // len(known[1]), kinds % len(known[1])
+    probability = np.minimum(
+        _probabilities(links, first, seconds, second_places), _probabilities(links, second, firsts, first_places)
+    )
+    names = [list(numbers) for numbers in known]
+    alone = np.maximum(np.bincount(firsts)[first], np.bincount(seconds)[second])
+    same = np.array([known[1].get(name, -1) for name in names[0]])
+    identical = same[first] == second
+    confidence = np.where(identical, 1 + together / alone, np.where(together >= _SEEN, probability, 0))
+    sure = np.flatnonzero(confidence - identical >= _SURE)
+    # Two words may both have a probability of one half: the first is taken, and identical words before all others.
+    found: dict[str, str] = {}
+    for place in sure[np.argsort(-confidence[sure], kind="stable")].tolist():
+        found.setdefault(names[0][first[place]], names[1][second[place]])
+    counts = Counter(found.values())
+    return {word: translation for word, translation in found.items() if counts[translation] == 1}
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, each once."""
+    return list(dict.fromkeys(text[start:end] for start, end in word_spans(text)))
+
+
+def _probabilities(links: np.ndarray, given: np.ndarray, words: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """
+    How probable the other word of each kind of link is, given one of the two: IBM model 1, with an empty word.
+
+    Args:
+        links: the kind of each link, of shape (links,).
+        given: the word of each kind that is given, of shape (kinds,).
+        words: the other words, of shape (places,), where they occur.
+        places: of each link, the place of its other word, of shape (links,).
+    """
+    probability, of_nothing = np.ones(len(given)), np.ones(words.max() + 1)
+    for _ in range(_ITERATIONS):
+        shares, from_nothing = probability[links], of_nothing[words]
+        total = np.bincount(places, shares, len(words)) + from_nothing
+        counts = np.bincount(links, shares / total[places], len(given))
+        probability = counts / np.bincount(given, counts)[given]
+        of_nothing = np.bincount(words, from_nothing / total)
+        of_nothing /= of_nothing.sum()
+    return probability
