@@ -144,16 +144,19 @@ def find_copied_words(sources: Sequence[str], targets: Sequence[str]) -> dict[st
     https://aclanthology.org/J93-2003) in both directions. The same pairs have the same words on any machine.
     """
     known: tuple[dict[str, int], dict[str, int]] = {}, {}
-    pairs = [
-        [
-            np.array([numbers.setdefault(word, len(numbers)) for word in _words(text)], dtype=np.int64)
-            for text, numbers in zip(pair, known, strict=True)
-        ]
-        for pair in zip(sources, targets, strict=True)
-    ]
-    ends = np.cumsum([len(first) * len(second) for first, second in pairs])
-    pairs = pairs[: int(np.searchsorted(ends, _LINKS, side="right"))]
-    if not pairs:
+    pairs: list[list[np.ndarray]] = []
+    count = 0
+    for pair in zip(sources, targets, strict=True):
+        pairs.append(
+            [
+                np.array([numbers.setdefault(word, len(numbers)) for word in _words(text)], dtype=np.int64)
+                for text, numbers in zip(pair, known, strict=True)
+            ]
+        )
+        count += len(pairs[-1][0]) * len(pairs[-1][1])
+        if count >= _LINKS:
+            break
+    if not count:
         return {}
     # A link is a word of a source with one of its target. Its kind is the two words; its occurrences are the places of
     # these two among all words of the pairs.

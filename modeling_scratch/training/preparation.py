@@ -58,6 +58,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
 _SHAPES = 16
 _SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are counted
+_COUNTED = 5_000  # pairs of these, of which those are counted that have words to copy
 _FEW_KEPT = 0.05  # if a smaller share of pairs has kept words on both sides, words that translate each other are copied
 _LEARNED = 0.01  # if a smaller share of pairs has reserved characters, a model does not learn to copy them
 _SEVERAL = 0.1  # if a smaller share of source lines has several sentences, lines are split to be translated
@@ -93,7 +94,10 @@ def prepare(
             tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
             model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
         if tokenizers[0].init_kwargs.get("reserved"):
-            copies = on_main(accelerator, lambda: learned_copies(sample_pairs(train_pairs, recipe.seed), recipe.seed))
+            copies = on_main(
+                accelerator,
+                lambda: learned_copies(sample_pairs(train_pairs, recipe.seed), recipe.seed, always=True),
+            )
     else:
         tokenizers, copies = on_main(accelerator, lambda: make_tokenizers(recipe, adopted, train_pairs))
         model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
@@ -289,25 +293,29 @@ def sample_pairs(train: Dataset | PairStream, seed: int) -> tuple[list[str], lis
     return texts(train)
 
 
-def learned_copies(sample: tuple[list[str], list[str]], seed: int) -> Copies | None:
+def learned_copies(sample: tuple[list[str], list[str]], seed: int, always: bool = False) -> Copies | None:
     """
-    What puts reserved characters into the training pairs of which these are a sample; None if too few would have any.
+    What puts reserved characters into the training pairs of which these are a sample.
+
+    Args:
+        always: a model that goes on learning has learned to copy them; otherwise, None if too few pairs would have any.
     """
-    total = len(sample[0])
-    kept = sum(bool(kept_on_both_sides(*pair)) for pair in zip(*sample, strict=True))
-    differ = sum(kept_words_differ(*pair) for pair in zip(*sample, strict=True))
+    pairs = list(zip(*sample, strict=True))
+    kept = sum(bool(kept_on_both_sides(*pair)) for pair in pairs)
+    differ = sum(kept_words_differ(*pair) for pair in pairs)
     logger.info(
-        f"data: {kept:,} of {total:,} training pairs have kept words on both sides, such as {{name}} or addresses; in "
-        f"{differ:,} the kept words of the sides differ"
+        f"data: {kept:,} of {len(pairs):,} training pairs have kept words, such as {{name}} or addresses, on both "
+        f"sides; in {differ:,} pairs the kept words of the sides differ"
     )
-    if kept >= _FEW_KEPT * total:
+    if kept >= _FEW_KEPT * len(pairs):
         return Copies(seed, {})
     copies = Copies(seed, find_copied_words(*sample))
-    copied = COPIED * sum(bool(copies.possible(*pair)) for pair in zip(*sample, strict=True))
-    if kept + copied < _LEARNED * total:
-        logger.info("data: too few training pairs have kept words, or words to copy, to learn from: all stay as text")
+    some = pairs[:: max(1, len(pairs) // _COUNTED)]
+    copied = COPIED * sum(bool(copies.possible(*pair)) for pair in some) / len(some)
+    if kept / len(pairs) + copied < _LEARNED and not always:
+        logger.info("data: too few training pairs have words that can be copied for a model to learn it: all is text")
         return None
-    logger.info(f"data: {len(copies.words):,} words are copied in {copied / total:.0%} of the training pairs")
+    logger.info(f"data: some of {len(copies.words):,} words are copied in {copied:.0%} of the training pairs")
     return copies
 
 
@@ -332,19 +340,19 @@ def make_tokenizers(
     section, copies = recipe.tokenizer, None
     translates = recipe.data.pipeline_task == TRANSLATION
     sample = sample_pairs(train, recipe.seed) if translates else ([], [])
-    reserves = {section.kind, section.target_kind or section.kind} <= set(RESERVES)
-    if section.vocab_size <= 2 * len(RESERVED):
-        reserves = False
     if adopted is not None:
         reserves = bool(adopted[0].init_kwargs.get("reserved"))
+    else:
+        kinds = {section.kind, section.target_kind or section.kind}
+        reserves = kinds <= set(RESERVES) and section.vocab_size > 2 * len(RESERVED)
     if translates and recipe.data.kept_words and reserves:
-        copies = learned_copies(sample, recipe.seed)
+        copies = learned_copies(sample, recipe.seed, always=adopted is not None)
     tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
+    facts = tokenizers[0].init_kwargs
     if translates:
-        facts = tokenizers[0].init_kwargs
         facts["splits_lines"] = splits_lines(sample[0], recipe.data.names[0])
-        if copies is None and "reserved" in facts:
-            facts["reserved"] = 0
+    if copies is None and facts.get("reserved"):
+        facts["reserved"] = 0
     return tokenizers, copies
 
 
