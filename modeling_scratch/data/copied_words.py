@@ -16,8 +16,10 @@ import numpy as np
 from ..model.kept_words import KEPT, RESERVED
 from ..recipe.schema import SOURCE, TARGET
 
-COPIED = 0.1  # the share of pairs in which words are replaced that are no kept words
+COPIED = 0.2  # the share of pairs in which words are replaced that are no kept words
 _MOST_COPIED = 3  # words in such a pair
+_PHRASES = 0.5  # how often such a word is replaced together with the words before it that are linked, too
+_LINKED = 0.1  # the least probability, in both directions, of words that are linked within a phrase
 _SURE = 0.5  # the least probability, in both directions, of words that translate each other
 _SEEN = 3  # in how many pairs they must stand on both sides, if they are not identical
 _ITERATIONS = 5
@@ -34,10 +36,12 @@ class Copies:
     Args:
         seed: determines, with the place of a pair, what becomes of it.
         words: source words and their translations, some of which are replaced in a share `COPIED` of the pairs.
+        linked: source and target words that may translate each other, such as articles: replaced before these words.
     """
 
     seed: int
     words: Mapping[str, str]
+    linked: frozenset[tuple[str, str]] = frozenset()
 
     def __call__(self, pairs: Mapping[str, Sequence[str]], places: Sequence[Sequence[int]]) -> dict[str, Sequence[str]]:
         """
@@ -62,7 +66,24 @@ class Copies:
     def _chosen(self, source: str, target: str, drawn: random.Random) -> list[tuple[Span, Span]]:
         """Some words of a pair that each stand once on their side, with their translations."""
         links = self.possible(source, target)
-        return drawn.sample(links, min(len(links), drawn.randint(1, _MOST_COPIED)))
+        links = drawn.sample(links, min(len(links), drawn.randint(1, _MOST_COPIED)))
+        chosen: list[tuple[Span, Span]] = []
+        for link in links:
+            link = self._phrase(source, target, link) if drawn.random() < _PHRASES else link
+            if not any(_overlap(*spans) for other in chosen for spans in zip(link, other, strict=True)):
+                chosen.append(link)
+        return chosen
+
+    def _phrase(self, source: str, target: str, link: tuple[Span, Span]) -> tuple[Span, Span]:
+        """A link of two words, together with the words before them on both sides while these are linked, one by one."""
+        (start, end), (target_start, target_end) = link
+        before = (word_spans(text[:place]) for text, place in ((source, start), (target, target_start)))
+        for one, other in zip(*map(reversed, before), strict=False):
+            is_linked = (source[slice(*one)], target[slice(*other)]) in self.linked
+            if not is_linked or source[one[1] : start].strip() or target[other[1] : target_start].strip():
+                break
+            start, target_start = one[0], other[0]
+        return (start, end), (target_start, target_end)
 
     def possible(self, source: str, target: str) -> list[tuple[Span, Span]]:
         """Where the words stand that can be replaced, and their translations."""
@@ -75,7 +96,9 @@ class Copies:
 
     def key(self) -> str:
         """The same for the same changes, in any process."""
-        content = repr((self.seed, COPIED, _MOST_COPIED, KEPT.known.pattern, sorted(self.words.items())))
+        content = repr(
+            (self.seed, COPIED, _PHRASES, KEPT.known.pattern, sorted(self.words.items()), sorted(self.linked))
+        )
         return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -94,6 +117,10 @@ def kept_words_differ(source: str, target: str) -> bool:
     """Whether one side of a pair has kept words that the other one lacks."""
     one, other = (sorted(text[start:end] for start, end in KEPT.spans(text)) for text in (source, target))
     return one != other
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _number(seed: int, place: Sequence[int]) -> int:
@@ -137,11 +164,13 @@ def _is_of_words(character: str) -> bool:
     return character.isalnum() or unicodedata.category(character).startswith("M")
 
 
-def find_copied_words(sources: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
+def find_copied_words(
+    sources: Sequence[str], targets: Sequence[str]
+) -> tuple[dict[str, str], frozenset[tuple[str, str]]]:
     """
-    The words of pairs that translate each other with confidence, one for one: identical ones that are seldom without
-    each other, and those that are each other's most probable translation by IBM model 1 (Brown et al. 1993,
-    https://aclanthology.org/J93-2003) in both directions. The same pairs have the same words on any machine.
+    The `words` and `linked` words of `Copies`, from pairs. Words translate each other with confidence, one for one, if
+    they are identical and seldom without each other, or each other's most probable translation by IBM model 1 (Brown et
+    al. 1993, https://aclanthology.org/J93-2003) in both directions. The same pairs have the same words on any machine.
     """
     known: tuple[dict[str, int], dict[str, int]] = {}, {}
     pairs: list[list[np.ndarray]] = []
@@ -157,7 +186,7 @@ def find_copied_words(sources: Sequence[str], targets: Sequence[str]) -> dict[st
         if count >= _LINKS:
             break
     if not count:
-        return {}
+        return {}, frozenset()
     # A link is a word of a source with one of its target. Its kind is the two words; its occurrences are the places of
     # these two among all words of the pairs.
     firsts, seconds = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
@@ -190,7 +219,11 @@ def find_copied_words(sources: Sequence[str], targets: Sequence[str]) -> dict[st
     for place in sure[np.argsort(-confidence[sure], kind="stable")].tolist():
         found.setdefault(names[0][first[place]], names[1][second[place]])
     counts = Counter(found.values())
-    return {word: translation for word, translation in found.items() if counts[translation] == 1}
+    linked = np.flatnonzero((probability >= _LINKED) & (together >= _SEEN)).tolist()
+    return (
+        {word: translation for word, translation in found.items() if counts[translation] == 1},
+        frozenset((names[0][first[place]], names[1][second[place]]) for place in linked),
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -112,7 +112,7 @@ def prepare(
         cleans_sources=before is None or before.clean_sources,  # a resumed run keeps the tokens that it began with
         copies=copies,
     )
-    unchanged = replace(tokenizer, copies=copies and replace(copies, words={}))  # but for kept words
+    unchanged = replace(tokenizer, copies=copies and Copies(copies.seed, {}))  # but for kept words
 
     def tokenized(split: str) -> Dataset:
         by = tokenizer if split == "train" else unchanged
@@ -309,7 +309,7 @@ def learned_copies(sample: tuple[list[str], list[str]], seed: int, always: bool 
     )
     if kept >= _FEW_KEPT * len(pairs):
         return Copies(seed, {})
-    copies = Copies(seed, find_copied_words(*sample))
+    copies = Copies(seed, *find_copied_words(*sample))
     some = pairs[:: max(1, len(pairs) // _COUNTED)]
     copied = COPIED * sum(bool(copies.possible(*pair)) for pair in some) / len(some)
     if kept / len(pairs) + copied < _LEARNED and not always:
