@@ -20,6 +20,8 @@ COPIED = 0.2  # the share of pairs in which words are replaced that are no kept 
 _MOST_COPIED = 3  # words in such a pair
 _PHRASES = 0.5  # how often such a word is replaced together with the words before it that are linked, too
 _LINKED = 0.1  # the least probability, in both directions, of words that are linked within a phrase
+# Translating numbers from 0, so most pairs have some of the first characters, and models learn these soonest.
+_FIRST, _AMONG_FIRST = 4, 0.75
 _SURE = 0.5  # the least probability, in both directions, of words that translate each other
 _SEEN = 3  # in how many pairs they must stand on both sides, if they are not identical
 _ITERATIONS = 5
@@ -96,9 +98,8 @@ class Copies:
 
     def key(self) -> str:
         """The same for the same changes, in any process."""
-        content = repr(
-            (self.seed, COPIED, _PHRASES, KEPT.known.pattern, sorted(self.words.items()), sorted(self.linked))
-        )
+        words = sorted(self.words.items()), sorted(self.linked)
+        content = repr((self.seed, COPIED, _PHRASES, _FIRST, _AMONG_FIRST, KEPT.known.pattern, words))
         return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -131,7 +132,8 @@ def _number(seed: int, place: Sequence[int]) -> int:
 def _replaced(source: str, target: str, links: list[tuple[Span, Span]], drawn: random.Random) -> tuple[str, str]:
     """A pair with reserved characters in place of linked spans, if there are enough; further spans stay as text."""
     links = links[: len(RESERVED)]
-    characters = drawn.sample(RESERVED, len(links))
+    first = _FIRST if drawn.random() < _AMONG_FIRST else len(RESERVED)
+    characters = drawn.sample(RESERVED[: max(first, len(links))], len(links))
     sides = []
     for side, text in enumerate((source, target)):
         for (start, end), character in sorted(

@@ -47,11 +47,11 @@ def test_runs_of_one_seed_are_equal(trained, tmp_path):
 
 
 def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
-    """Epochs differ in their number of updates, and together they have 20."""
+    """Epochs differ in their number of updates, and together they have 21."""
     options = ["optimization.max_steps=null", "optimization.max_epochs=3", "seed=10", "evaluation.every=epoch"]
     run = quick_run(tmp_path / "run", *few_sentences(60), *options, mixed_in(0.5), "data.embedded_size=60")
     evaluated = read_metrics(run, "validation")
-    assert [record["step"] for record in evaluated][::2] == [6, 20]
+    assert [record["step"] for record in evaluated][::2] == [7, 21]
     assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 
@@ -131,8 +131,9 @@ def test_changed_validation_pairs_are_logged(own_data, tmp_path, capsys):
 def test_a_run_of_an_older_version_keeps_its_tokens(own_data, tmp_path):
     """Older versions trained on sources with all their white space."""
     (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace(" ", "  "))
+    unclean = {"cleans_sources": False}
     with (
-        patch.object(preparation, "PairTokenizer", lambda *given, **_: PairTokenizer(*given, cleans_sources=False)),
+        patch.object(preparation, "PairTokenizer", lambda *given, **named: PairTokenizer(*given, **named | unclean)),
         patch("modeling_scratch.training.train.Progress", lambda **given: Progress(**given | {"clean_sources": False})),
     ):
         run = quick_run(tmp_path / "run", *own_data, "optimization.max_steps=2")
