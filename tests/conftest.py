@@ -339,7 +339,7 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
-def run_command(*command: str, timeout: float = LONGEST, **environment: str) -> subprocess.CompletedProcess:
+def run_command(*command: str, **environment: str) -> subprocess.CompletedProcess:
     """Run Python in a new process, in the project's root."""
     return subprocess.run(
         [sys.executable, *command],
@@ -347,5 +347,5 @@ def run_command(*command: str, timeout: float = LONGEST, **environment: str) -> 
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=LONGEST,
     )

@@ -98,7 +98,7 @@ def post(url: str, parameters: dict | bytes, kind: str = JSON) -> tuple[int, dic
     """Send parameters as JSON, or a body of some content type. Returns the response's status and JSON."""
     body = json.dumps(parameters).encode() if isinstance(parameters, dict) else parameters
     try:
-        with urlopen(Request(url, data=body, headers={"Content-Type": kind}), timeout=60) as response:
+        with urlopen(Request(url, data=body, headers={"Content-Type": kind}), timeout=LONGEST) as response:
             return response.status, json.load(response)
     except HTTPError as error:
         return error.code, json.load(error)
@@ -107,7 +107,7 @@ def post(url: str, parameters: dict | bytes, kind: str = JSON) -> tuple[int, dic
 def connected(url: str) -> socket.socket:
     """A connection to a service, for requests that no HTTP client would send."""
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
+    return socket.create_connection((host, int(port)), timeout=LONGEST)
 
 
 def raw_request(parameters: dict) -> bytes:
@@ -118,7 +118,7 @@ def raw_request(parameters: dict) -> bytes:
 
 
 def get(url: str) -> str:
-    with urlopen(url, timeout=60) as response:
+    with urlopen(url, timeout=LONGEST) as response:
         return response.read().decode()
 
 
