@@ -58,7 +58,7 @@ def lasting_client(hub: LoopbackHub, home: Path) -> Iterator[Callable]:
     yield call
     process.stdin.close()
     process.stdout.close()
-    process.wait(timeout=60)
+    process.wait(timeout=LONGEST)
 
 
 # -- fixtures: all tests share one server and one client, since a process takes seconds to start -----------------------

@@ -13,6 +13,7 @@ from conftest import ROOT
 from services import post
 from texts import GOES_TO_A_TRANSLATOR, TEXTS
 from translators import CORPUS, calibrate, make_folder
+from waiting import LONGEST
 
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
@@ -96,7 +97,7 @@ def test_the_service_answers_where_pytorch_and_transformers_cannot_be_imported(c
         status, answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "en", "target": "de"})
     finally:
         service.terminate()
-        service.communicate(timeout=60)
+        service.communicate(timeout=LONGEST)
     assert (status, set(answer)) == (200, {"translatedText", "confidence"} | ({"doubt"} & set(answer)))
 
 

@@ -11,6 +11,7 @@ from conftest import ROOT
 from openapi_spec_validator import validate
 from pages import node
 from services import FORM, JSON, PARTS, capitalizing, get, multipart, post, running
+from waiting import LONGEST
 
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.serve.clients import Clients
@@ -40,7 +41,7 @@ def url_with_keys():
 
 def read(url: str, **headers: str):
     """The JSON of a GET request."""
-    with urlopen(Request(url, headers=headers), timeout=60) as response:
+    with urlopen(Request(url, headers=headers), timeout=LONGEST) as response:
         return json.load(response)
 
 
@@ -143,7 +144,7 @@ def test_a_client_in_php(url):
     assert post(f"{url}/", multipart({}), kind=PARTS)[0] == 405  # only to see whether anything answers
     for path in ("/frontend/settings", "/languages"):
         request = Request(url + path, data=multipart({}), headers={"Content-Type": PARTS}, method="GET")
-        assert urlopen(request, timeout=60).status == 200
+        assert urlopen(request, timeout=LONGEST).status == 200
     query = urlencode({"q": "Der Lehrer gibt dem Kind ein Buch.", "api_key": ""})
     assert post(f"{url}/detect?{query}", b"", kind=PARTS)[1][0]["language"] == "de"
     fields = {"q": "A cat.", "format": "html", "api_key": ""} | EN_DE
@@ -164,11 +165,11 @@ def test_an_address_that_ends_in_a_slash_works_with_paths_that_begin_with_one(ur
 
 def test_head_and_preflight_requests_are_answered():
     with running(capitalizing(origins=("https://example.org",))) as url:
-        with urlopen(Request(f"{url}/", method="HEAD"), timeout=60) as response:
+        with urlopen(Request(f"{url}/", method="HEAD"), timeout=LONGEST) as response:
             assert (response.status, response.read()) == (200, b"")
         asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
         asked["Access-Control-Request-Headers"] = "content-type"
-        with urlopen(Request(f"{url}/translate", headers=asked, method="OPTIONS"), timeout=60) as response:
+        with urlopen(Request(f"{url}/translate", headers=asked, method="OPTIONS"), timeout=LONGEST) as response:
             assert response.headers["Access-Control-Allow-Origin"] == "https://example.org"
             assert "POST" in response.headers["Access-Control-Allow-Methods"]
 
@@ -185,7 +186,7 @@ def test_the_description_is_valid_and_names_what_the_service_takes(url, url_with
     assert all(name in fields["format"]["description"] for name, kind in FORMATS.items() if not kind.is_binary)
     for path, (method, *_) in spec["paths"].items():
         status = 200 if method == "get" else 400  # nothing is given
-        answer = post(url + path, {}) if method == "post" else (urlopen(url + path, timeout=60).status, {})
+        answer = post(url + path, {}) if method == "post" else (urlopen(url + path, timeout=LONGEST).status, {})
         assert answer[0] == status, path
 
 

@@ -8,6 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 from services import capitalizing, get, post, running
 from starlette.exceptions import HTTPException
+from waiting import LONGEST
 
 from modeling_scratch.apps.serve import clients
 from modeling_scratch.apps.serve.clients import Client, Clients
@@ -22,7 +23,7 @@ ASK, WRONG = "Please contact the server operator to get an API key", "Invalid AP
 def answer(url: str, path: str = "/languages", **headers: str) -> tuple[int, dict[str, str]]:
     """The status and headers of a GET request."""
     try:
-        with urlopen(Request(url + path, headers=headers), timeout=60) as response:
+        with urlopen(Request(url + path, headers=headers), timeout=LONGEST) as response:
             return response.status, dict(response.headers)
     except HTTPError as error:
         return error.code, dict(error.headers)
@@ -188,7 +189,7 @@ def test_a_client_over_its_rate_gets_libretranslate_s_error_and_the_time_to_wait
         assert status == 429
         assert found["error"].startswith("Slowdown: 2 per minute")
         with pytest.raises(HTTPError) as error:
-            urlopen(Request(f"{url}/translate", data=b"q=a&source=en&target=de"), timeout=60)
+            urlopen(Request(f"{url}/translate", data=b"q=a&source=en&target=de"), timeout=LONGEST)
         assert error.value.headers["Retry-After"] == "30"
         assert answer(url)[0] == 200  # only what is work counts
         assert post(f"{url}/translate", {"q": "abcd"} | EN_DE)[0] == 400  # wrong requests say what is wrong
@@ -215,7 +216,7 @@ def test_the_address_is_taken_from_proxies_that_are_trusted_and_no_others(clock)
                 request = Request(f"{url}/translate", data=b"q=a&source=en&target=de")
                 request.add_header("X-Forwarded-For", client)
                 try:
-                    found.append(urlopen(request, timeout=60).status)
+                    found.append(urlopen(request, timeout=LONGEST).status)
                 except HTTPError as error:
                     found.append(error.code)
             assert found == statuses

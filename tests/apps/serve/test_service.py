@@ -293,7 +293,7 @@ def test_only_pages_of_allowed_origins_may_call(directions):
 
 def test_the_page_is_served_with_a_description_of_the_models(url):
     for path, kind in (("", "html"), ("page.css", "css"), ("page.js", "javascript")):
-        with urlopen(f"{url}/{path}", timeout=60) as answer:
+        with urlopen(f"{url}/{path}", timeout=LONGEST) as answer:
             assert answer.headers.get_content_type() == f"text/{kind}"
             assert answer.read()
     described = json.loads(get(f"{url}/model.json"))

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from held_files import never_done_with_files
 from services import PARTS, Slow, capitalizing, connected, get, in_event_loop, metric, multipart, post, running
-from waiting import wait_until
+from waiting import LONGEST, wait_until
 
 from modeling_scratch.apps.documents import FORMATS
 from modeling_scratch.apps.serve import parameters, service, storage
@@ -44,7 +44,7 @@ def sent(url: str, content: bytes, name: str = "a.txt", **fields: str) -> tuple[
 def translated(url: str, content: bytes, name: str = "a.txt", **fields: str) -> bytes:
     status, answer = sent(url, content, name, **fields)
     assert status == 200, answer
-    with urlopen(answer["translatedFileUrl"], timeout=60) as response:
+    with urlopen(answer["translatedFileUrl"], timeout=LONGEST) as response:
         return response.read()
 
 
@@ -121,7 +121,7 @@ def test_the_name_of_a_translated_file_names_its_language_and_no_folder(name, ex
 
 def test_a_download_keeps_its_name_and_is_never_shown_as_a_page(url):
     address = sent(url, b"<script>1</script>A cat.", "ö 1.html")[1]["translatedFileUrl"]
-    with urlopen(address, timeout=60) as response:
+    with urlopen(address, timeout=LONGEST) as response:
         assert response.headers["Content-Disposition"] == "attachment; filename*=utf-8''%C3%B6%201.de.html"
         assert response.headers["Content-Type"] == "application/octet-stream"
         assert response.headers["X-Content-Type-Options"] == "nosniff"
@@ -132,7 +132,8 @@ def test_a_download_keeps_its_name_and_is_never_shown_as_a_page(url):
 def test_the_address_of_a_download_is_that_of_the_proxy():
     with running(capitalizing(LIMITS)) as url:
         headers = {"Content-Type": PARTS, "Host": "example.org", "X-Forwarded-Proto": "https"}
-        with urlopen(Request(f"{url}/translate_file", data=form(b"A cat."), headers=headers), timeout=60) as response:
+        request = Request(f"{url}/translate_file", data=form(b"A cat."), headers=headers)
+        with urlopen(request, timeout=LONGEST) as response:
             assert response.read().startswith(b'{"translatedFileUrl":"https://example.org/download_file/')
 
 
@@ -178,7 +179,7 @@ def test_a_download_is_deleted_after_a_while_and_when_the_service_ends():
         wait_until(lambda: list(folder.iterdir()) == [path])
         for name in (address, f"{url}/download_file/..%2f..%2fetc%2fpasswd", f"{url}/download_file/a"):
             with pytest.raises(HTTPError, match="404"):
-                urlopen(name, timeout=60)
+                urlopen(name, timeout=LONGEST)
     assert not folder.exists()
 
 

@@ -23,7 +23,7 @@ from translators import (
     two_vocabularies,
     without_cuts,
 )
-from waiting import wait_until
+from waiting import LONGEST, wait_until
 
 from modeling_scratch.apps.translate import lines as text_input
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
@@ -162,7 +162,7 @@ def test_output_keeps_links_named_pipes_and_permissions(run, expected, tmp_path)
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     assert run(text, output=pipe) == (0, b"", "")
-    assert reader.communicate(timeout=60)[0] == lines(*expected[:3])
+    assert reader.communicate(timeout=LONGEST)[0] == lines(*expected[:3])
     assert pipe.is_fifo()
     new = tmp_path / ("n" * 255)  # the longest name
     assert run(text, output=new)[0] == 0
