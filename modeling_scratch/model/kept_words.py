@@ -10,9 +10,10 @@ from dataclasses import dataclass
 # The last characters of Unicode but two blocks, for private use: no text has them, and no font. Each is one token.
 RESERVED = "".join(map(chr, range(0x10FF00, 0x10FF10)))
 
-# The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" stands only in
-# sets. They take linear time: none can begin twice in what another attempt has read without ending there.
+# The patterns mean the same to Python and, after `in_javascript`, to the exported page. For this, "\w" and "\s" stand
+# only in sets. They take linear time: none can begin twice in what another attempt has read without ending there.
 _LETTER = r"[^\W\d_]"
+_WHITE_SPACE = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # what Python's "\s" matches
 _BRACES = r"\{\{\{?[^{}]*\}?\}\}|\{[^\s{}]*\}"  # placeholders in addresses
 _GROUP = rf"""\([^\s<>"()]*\)|{_BRACES}"""
 _ADDRESSES = (
@@ -20,7 +21,7 @@ _ADDRESSES = (
     rf"""(?:{_GROUP}|[\w/])""",
     r"(?<![\w.+-])[\w.+-]+@(?:[\w-]|\{[^\s{}]*\})+\.[\w.-]*[\w]",
     r"\[\^[^\[\]\s]+\]:?",  # references to footnotes
-    r"\[[ xX]\](?=\s)",  # checkboxes of task lists
+    r"\[[ xX]\](?=[\s])",  # checkboxes of task lists
 )
 
 
@@ -41,8 +42,8 @@ _PLACEHOLDERS = (
     r"\$?\{\{\{?[^{}]*\}?\}\}|\{%[^{}]*%\}",  # {{ name }} ${{ name }} {% tag %}
     r"[$#%@]\{[^{}]*\}",  # ${name} #{name} %{name} @{name}
     r"""\{ ?[^\s{},:;|"]*(?::[^\s{};|"]*)? ?\}""",  # {name} { name } {0:,.2f} {}
-    r"\{\s*[\w.]+\s*,\s*(?:date|duration|number|ordinal|spellout|time)(?:\s*,[^{}]*)?\s*\}",  # {n, number}
-    rf"\{{\s*[\w.]+\s*,\s*(?:plural|select|selectordinal)\s*,{_nested(4)}\}}",  # {n, plural, one {# file}}
+    r"\{[\s]*[\w.]+[\s]*,[\s]*(?:date|duration|number|ordinal|spellout|time)(?:[\s]*,[^{}]*)?[\s]*\}",  # {n, number}
+    rf"\{{[\s]*[\w.]+[\s]*,[\s]*(?:plural|select|selectordinal)[\s]*,{_nested(4)}\}}",  # {n, plural, one {# file}}
     rf"%%|%[0-9]+\$(?:-?[0-9]*{_DATE}|[(]?{_SIZE}[A-Za-z@])",  # %1$s
     rf"(?:(?<![0-9%])|(?<=%%))%(?:-?[0-9]*{_DATE}|<-?[0-9]*{_DATE}|<{_SIZE}[bBhHsScCdoxXeEfgGaA])(?![\w>])",  # %tB %<te
     rf"%(?:[0-9]+\$)?{_SIZE}<PRI[diouxX][A-Z0-9]+>",  # %<PRIu64>
@@ -104,9 +105,10 @@ ADDRESSES = KeptWords(re.compile("|".join(_ADDRESSES)))  # what stays in documen
 KEPT = KeptWords(re.compile("|".join((*_ADDRESSES, *_PLACEHOLDERS, *_NAMES))))  # what stays in translations
 
 
-def in_javascript(kept: KeptWords = KEPT) -> str:
-    """The source of the known patterns for `RegExp` with the flag u."""
-    return kept.known.pattern.replace(_LETTER, r"[\p{L}\p{Nl}\p{No}]").replace(r"\w", r"\p{L}\p{N}_")
+def in_javascript(pattern: re.Pattern[str] = KEPT.known) -> str:
+    """The source of one of these patterns, or of those in sentences.py, for `RegExp` with the flag u."""
+    source = pattern.pattern.replace(_LETTER, r"[\p{L}\p{Nl}\p{No}]").replace(r"\w", r"\p{L}\p{N}_")
+    return source.replace(r"\s", _WHITE_SPACE).replace(r"\d", r"\p{Nd}").replace(r"\Z", "$")
 
 
 def _occurrences(literal: str, text: str) -> Iterator[tuple[int, int]]:
@@ -143,21 +145,26 @@ def put_back(output: str, read: str, words: Sequence[str]) -> tuple[str, bool]:
         read: the source as the model read it, with reserved characters.
         words: what these stand for, in order.
     """
-    waiting, parts, is_whole = _waiting(read, words), list[str](), True
+    waiting, parts, shown, is_whole = _waiting(read, words), list[str](), list[str](), True
     for part in _RESERVED.split(output):
         if not _RESERVED.fullmatch(part):
             parts.append(part)
+            shown.append(part)
         elif waiting.get(part[-1]):
-            parts.append(part[:-1] + waiting[part[-1]].pop(0)[1])
+            word = waiting[part[-1]].pop(0)[1]
+            parts.append(part[:-1] + word)
+            shown.append(part[:-1] + "x" * len(word))
         else:
             is_whole = False
     made = "".join(parts)
     missing = sorted(pair for queue in waiting.values() for pair in queue)
-    ends = [0, *(match.end() for match in re.finditer(r"\S+", made))]
+    if is_whole and not missing:
+        return made, True
+    ends = [0, *(match.end() for match in re.finditer(r"\S+", "".join(shown)))]  # none is within a kept word
     for place, word in reversed(missing):
-        end = ends[round(place / len(read) * (len(ends) - 1))]
-        made = f"{made[:end]} {word} {made[end:].lstrip()}".strip()
-    return made, is_whole and not missing
+        end = ends[int(place / len(read) * (len(ends) - 1) + 0.5)]
+        made = f"{made[:end]} {word} {made[end:].lstrip()}"
+    return made.strip(), False
 
 
 def word_counts(text: str, read: str, words: Sequence[str]) -> list[int]:

@@ -11,7 +11,7 @@ from ...model.kept_words import KEPT, KeptWords
 from ...model.sentences import beginnings, space_between
 from ...model.text import is_translatable
 
-_NUMBER = re.compile(r"\s*\d+(?:\.\d+)*\.\s+(?=\S)")  # of a heading or a list item
+NUMBER = re.compile(r"[\s]*\d+(?:\.\d+)*\.[\s]+(?=[^\s])")  # of a heading or a list item
 
 
 class Piece(NamedTuple):
@@ -63,13 +63,14 @@ def cut(text: str, language: str | None, kept: KeptWords = KEPT) -> list[Piece]:
         whole = text.strip()
         before, _, after = text.partition(whole) if whole else (text, "", "")
         return [Piece(before, whole, after)]
-    pieces, places = [], [0, *beginnings(text, language, kept.spans(text)), len(text)]
+    pieces, places = list[Piece](), [0, *beginnings(text, language, kept.spans(text)), len(text)]
     for start, end in pairwise(places):
-        part, begins = text[start:end], text[start - 1 : start] in ("", "\n")
-        number = _NUMBER.match(part) if begins else None
-        rest = part[number.end() if number else 0 :]
-        sentence = rest.strip() if is_translatable(rest) else ""
-        before, _, after = part.rpartition(sentence) if sentence else (part, "", "")
+        if (number := NUMBER.match(text, start, end)) and text[start - 1 : start] in ("", "\n"):
+            pieces.append(Piece(number[0], "", ""))
+            start = number.end()
+        part = text[start:end]
+        sentence = part.strip() if is_translatable(part) else ""
+        before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces
 

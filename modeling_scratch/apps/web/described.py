@@ -5,9 +5,25 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import explained_import
 from ...languages import language_name
+from ...model import sentences
+from ...model.kept_words import ADDRESSES, in_javascript
+from ..translate.paragraphs import NUMBER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+# The patterns by which the page finds sentences, as in sentences.py and `paragraphs.cut`.
+SENTENCES = {
+    "end": sentences.END,
+    "lastWord": sentences.LAST_WORD,
+    "dotted": sentences.DOTTED,
+    "number": sentences.NUMBER,
+    "beforeNames": sentences.BEFORE_NAMES,
+    "beforeNumbers": sentences.BEFORE_NUMBERS,
+    "beforeOrdinals": sentences.BEFORE_ORDINALS,
+    "numbered": NUMBER,
+    "addresses": ADDRESSES.known,
+}
 
 
 def read_origin(name: str, config: "PreTrainedConfig", license: str | None = None) -> dict[str, Any]:
@@ -41,6 +57,8 @@ def describe_origin(name: str, languages: list[str], origin: dict[str, Any]) -> 
         "sides": [language_name(tag) for tag in languages] if is_translator and languages else ["Input", "Output"],
         "isTranslator": is_translator,
         "hasSentences": is_translator or bool(languages),
+        "sentences": {name: in_javascript(pattern) for name, pattern in SENTENCES.items()},
+        "space": sentences.space_between(languages[1]) if languages else " ",
         "examples": origin["examples"],
         "facts": origin["facts"],
     }

@@ -100,7 +100,8 @@ def _write_direction(
             quantize_weights(folder / file)
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
     needed = [ENCODER, DECODER, *tokenizers, *write_confidence(name, folder, languages)]
-    described |= {"codes": codes, "hasTargetTokenizer": two, "takesAnyText": takes_any_text}
+    reserved = json.loads((folder / EXPORTED_FILES[1]).read_text(encoding="utf-8")).get("reserved", 0)
+    described |= {"codes": codes, "hasTargetTokenizer": two, "takesAnyText": takes_any_text, "reserved": reserved}
     return described | {"files": {file: f"{folder.name}/{file}" for file in needed}}, difference
 
 

@@ -21,7 +21,7 @@ import torch
 from conftest import ROOT, SHALLOW, every_choice_and_variant
 from pages import HAS_RUNTIME, generated, in_node, needs_runtime, node
 from search_cases import enliven
-from texts import GOES_TO_A_TRANSLATOR, TEXTS
+from texts import GOES_TO_A_TRANSLATOR, PUT_BACK, SENTENCES_OF, TEXTS
 from translators import CORPUS, DOUBTS, calibrate, load, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
@@ -29,6 +29,7 @@ from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_onnx, quantize_weights
 from modeling_scratch.apps.serve.readers import are_foreign, cut_into_sentences
 from modeling_scratch.apps.web import export
+from modeling_scratch.apps.web.described import describe_origin
 from modeling_scratch.apps.web.language_table import language_table
 from modeling_scratch.apps.web.site import read_described
 from modeling_scratch.apps.web.tokenizers import write_tokenizers
@@ -38,10 +39,12 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_confidence, load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE, Confidence, NgramSet
-from modeling_scratch.model.kept_words import KEPT
+from modeling_scratch.model.kept_words import KEPT, hide, in_javascript
 from modeling_scratch.model.text import clean
 
 PAGE = Path(export.__file__).parent / "page"
+ORIGIN = {"isTranslator": True, "task": None, "examples": [], "facts": []}
+PATTERNS = {"sentences": describe_origin("model", [], ORIGIN)["sentences"], "keptWords": in_javascript()}
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
 # White space of several kinds, and invisible characters.
 ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
@@ -261,6 +264,7 @@ def test_tokens_are_located_in_the_text_even_if_decoding_adds_spaces():
 def test_the_page_cuts_text_as_the_service_does(language):
     text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
     model = {"languages": [language] if language else [], "hasSentences": language is not None, "takesAnyText": True}
+    model |= PATTERNS
     script = f"""
         import {{ cut }} from {json.dumps((PAGE / "text.js").as_uri())};
         console.log(JSON.stringify(cut({json.dumps(text)}, {json.dumps(model)})));
@@ -278,6 +282,7 @@ def test_the_page_sends_to_the_model_what_translators_read(takes_any):
     """The whole line, whether the page cuts it or not; a model of whole symbols without languages reads any text."""
     texts = {text.strip(): goes for text, goes in GOES_TO_A_TRANSLATOR.items() if text.strip()}
     model = {"languages": ["en"], "hasSentences": not takes_any, "takesAnyText": takes_any}
+    model |= PATTERNS
     script = f"""
         import {{ cut }} from {json.dumps((PAGE / "text.js").as_uri())};
         import {{ Translator }} from {json.dumps((PAGE / "translator.js").as_uri())};
@@ -301,13 +306,41 @@ def test_the_page_sends_to_the_model_what_translators_read(takes_any):
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_page_puts_spaces_between_sentences_as_the_service_does():
     tags = ["de", "de-AT", "ko", "vi", "ROMANCE", "zh", "zh-TW", "wuu", "hak", "th", "shn", "dz", "ja"]
+    spaces = [describe_origin("model", ["en", tag], ORIGIN)["space"] for tag in tags]
     script = f"""
         import {{ placed }} from {json.dumps((PAGE / "text.js").as_uri())};
-        const parts = [["A.", true], [" ", false], ["B.", true]];
-        const joined = (tag) => placed(parts, tag).map(({{ text }}) => text).join("");
-        console.log(JSON.stringify({json.dumps([*tags, None])}.map((tag) => joined(tag ?? undefined))));
+        const parts = [["A.", true], [" ", false], ["B.", true], ["C.", true]];
+        const joined = (space) => placed(parts, space).map(({{ text }}) => text).join("");
+        console.log(JSON.stringify({json.dumps(spaces)}.map(joined)));
     """
-    assert node("--input-type=module", "-e", script) == ["A. B."] * 5 + ["A.B."] * 8 + ["A. B."]
+    assert node("--input-type=module", "-e", script) == ["A. B. C."] * 5 + ["A.B.C."] * 8
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_finds_the_sentences_and_puts_kept_words_back_as_in_python():
+    script = f"""
+        import {{ beginnings }} from {json.dumps((PAGE / "text.js").as_uri())};
+        import {{ hide, restored }} from {json.dumps((PAGE / "translator.js").as_uri())};
+        const {{ sentences, keptWords }} = {json.dumps(PATTERNS)};
+        const cut = ([text, language]) => {{
+            const places = [0, ...beginnings(text, language, keptWords, sentences)];
+            return places.map((start, index) => text.slice(start, places[index + 1]));
+        }};
+        const put = ([text, output]) => {{
+            const [read, kept] = hide(text, new RegExp(keptWords, "gu"), 16);
+            const words = kept.map(({{ start, end }}) => text.slice(start, end));
+            const [parts, isWhole] = restored(output, read, words);
+            return [read, parts.map(({{ text }}) => text).join(""), isWhole];
+        }};
+        console.log(JSON.stringify([{json.dumps(SENTENCES_OF)}.map(cut), {json.dumps(PUT_BACK)}.map(put)]));
+    """
+    cut, put = node("--input-type=module", "-e", script)
+    assert [[part.strip() for part in row] for row in cut] == [row[2] for row in SENTENCES_OF]
+    reads = [hide(text, KEPT.spans(text)) for text, *_ in PUT_BACK]
+    assert put == [
+        [read, text if made is None else made, whole]
+        for read, (text, _, made, whole) in zip(reads, PUT_BACK, strict=True)
+    ]
 
 
 @needs_runtime

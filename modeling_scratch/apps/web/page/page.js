@@ -505,12 +505,12 @@ class Page {
     const text = source.value;
     const number = (this.number += 1);
     this.isStopped = false;
-    const { languages, codes, hasSentences } = this.model;
+    const { codes, hasSentences, space } = this.model;
     const parts = this.translator.cut && hasSentences ? await this.translator.cut(text, codes) : null;
     if (number !== this.number) return;
     clearTimeout(this.again);
     this.text = text;
-    this.arrange(placed(parts ?? cut(text, this.model), languages[1]));
+    this.arrange(placed(parts ?? cut(text, this.model), space));
     this.missing = [...new Set(this.sentences.map(({ text }) => text).filter((text) => !this.known.has(text)))];
     this.started = performance.now();
     clearTimeout(this.patience);

@@ -85,6 +85,84 @@ const isLetter = (character) => /[\p{L}\p{N}]/u.test(character ?? "");
 const DIVIDER = /[\p{L}\p{N}\p{Z}\p{C}\p{Ps}\p{Pe}\p{Pi}\p{Pf}"]/u; // all but punctuation and symbols
 const isWhite = (character) => /\s/.test(character ?? "");
 
+const LOST_WORDS = 0.25; // the most confidence in an output whose kept words are placed by guess; see text.py
+const FIRST_RESERVED = 0x10ff00; // as in model/kept_words.py
+const RESERVED = /( ?[\u{10ff00}-\u{10ff0f}])/u;
+const WORD = /(?:[^\s\x1c-\x1f\x85]|\ufeff)+/gu;
+
+// As `hide` in model/kept_words.py: a sentence with one of `count` reserved characters in place of each part that matches
+// `pattern`, and the parts: { start, end, at }, where `at` is the reserved character's place.
+export function hide(sentence, pattern, count) {
+  const kept = [];
+  let [read, done] = ["", 0];
+  for (const { 0: { length }, index } of sentence.matchAll(pattern)) {
+    read += sentence.slice(done, index);
+    done = index + length;
+    kept.push({ start: index, end: done, at: read.length });
+    read += String.fromCodePoint(FIRST_RESERVED + ((kept.length - 1) % count));
+  }
+  return [read + sentence.slice(done), kept];
+}
+
+// As `put_back` in model/kept_words.py. Returns [parts, whether each reserved character was written as often as it was
+// read]. A part is { text, at } of the output, { text, kept } with the number of a kept word, or { text } of an added space.
+export function restored(output, read, words) {
+  const waiting = new Map(); // the numbers of the words that each reserved character stands for
+  const places = []; // of these words, in characters, as Python counts them
+  Array.from(read).forEach((character, place) => {
+    if (!RESERVED.test(character)) return;
+    waiting.set(character, [...(waiting.get(character) ?? []), places.length]);
+    places.push(place);
+  });
+  const parts = [];
+  let [at, isWhole] = [0, true];
+  for (const part of output.split(RESERVED)) {
+    if (!RESERVED.test(part)) {
+      parts.push({ text: part, at });
+    } else if (waiting.get(part.trim())?.length) {
+      const kept = waiting.get(part.trim()).shift();
+      parts.push({ text: part.startsWith(" ") ? " " : "", at }, { text: words[kept], kept });
+    } else {
+      isWhole = false;
+    }
+    at += part.length;
+  }
+  const missing = [...waiting.values()].flat().sort((first, second) => first - second);
+  if (isWhole && !missing.length) return [parts.filter(({ text }) => text), true];
+  const shown = parts.map(({ text, kept }) => (kept === undefined ? text : "x".repeat(text.length))).join("");
+  const ends = [0, ...Array.from(shown.matchAll(WORD), ({ 0: { length }, index }) => index + length)];
+  for (const kept of missing.reverse()) {
+    insert(parts, ends[Math.floor((places[kept] / Array.from(read).length) * (ends.length - 1) + 0.5)], { text: words[kept], kept });
+  }
+  trim(parts, 0, "trimStart");
+  trim(parts, -1, "trimEnd");
+  return [parts.filter(({ text }) => text), false];
+}
+
+// Removes white space from the first or the last parts, up to a kept word.
+function trim(parts, place, side) {
+  for (let part; (part = parts.at(place)) && part.kept === undefined; parts.splice(place, 1)) {
+    const text = part.text[side]();
+    if (place === 0) part.at += part.text.length - text.length;
+    part.text = text;
+    if (text) return;
+  }
+}
+
+// Inserts a kept word, between spaces, after so many characters of the parts.
+function insert(parts, end, word) {
+  let index = 0;
+  while (index < parts.length && end >= parts[index].text.length) end -= parts[index++].text.length;
+  const after = parts.splice(index);
+  if (end) {
+    const { text, at } = after[0];
+    parts.push({ text: text.slice(0, end), at });
+    after[0] = { text: text.slice(end), at: at + end };
+  }
+  trim(after, 0, "trimStart");
+  parts.push({ text: " " }, word, { text: " " }, ...after);
+}
+
 // Takes the parts that match `pattern` out of a sentence, as in placement.py. Returns what is left, with LEFT_OUT in
 // their place, and the parts: { start, end }.
 export function takeOut(sentence, pattern) {
@@ -189,6 +267,17 @@ export class Translator {
     return translator;
   }
 
+  // What the model reads of a sentence, not yet cleaned, and its kept words.
+  take(sentence) {
+    const { keptWords, reserved } = this.model;
+    return keptWords && reserved ? hide(sentence, this.kept, reserved) : takeOut(sentence, this.kept);
+  }
+
+  // For models with reserved characters: the parts of an output; see `restored`.
+  restore(output, sentence, [read, kept]) {
+    return restored(output, read, kept.map(({ start, end }) => sentence.slice(start, end)));
+  }
+
   encode(sentence) {
     return this.source.encode(clean(sentence)).ids;
   }
@@ -197,7 +286,7 @@ export class Translator {
   // best { confidence, doubt }, if the model has a confidence.json. `options` override the model's search settings, such
   // as numBeams.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
-    const [left, kept] = takeOut(sentence, this.kept);
+    const [left, kept] = this.take(sentence);
     if (!left.match(LETTER) && (kept.length || !this.model.takesAnyText || !clean(left))) {
       return [{ text: clean(sentence) && sentence.trim(), tokens: [], score: 0, isCut: false, weights: [] }];
     }
@@ -213,9 +302,12 @@ export class Translator {
     const settings = { ...this.model.search, ...options };
     const found = await this.search(decoder, settings, checkpoint);
     const [{ tokens, score }] = found;
-    const { isTranslator } = this.model;
-    const confidence = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), isTranslator);
-    const doubt = this.confidence?.doubt(confidence, ids, clean(left), tokens.length);
+    const { isTranslator, reserved } = this.model;
+    const best = decode(this.target, tokens);
+    const isWhole = !reserved || !kept.length || this.restore(best, sentence, [left, kept])[1];
+    const sure = this.confidence?.of(ids, tokens.length, score, best, isTranslator);
+    const confidence = isWhole ? sure : sure && Math.min(sure, LOST_WORDS);
+    const doubt = this.confidence?.doubt(confidence, ids, clean(left.replaceAll(/[\u{10ff00}-\u{10ff0f}]/gu, " ")), tokens.length);
     return found.map(({ tokens, score, weights }, rank) => ({
       text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
       tokens,
@@ -230,7 +322,8 @@ export class Translator {
   // words of the source; their cross-attention weights are scaled to sum to 1. A kept word comes from itself.
   explain(sentence, { tokens, weights }) {
     const { languages } = this.model;
-    const [left, kept] = takeOut(sentence, this.kept);
+    const [left, kept] = this.take(sentence);
+    const isHidden = this.model.reserved && kept.length;
     if (!tokens.length) return [{ text: clean(sentence) && sentence.trim(), isWord: false, from: [] }];
     const text = decode(this.target, tokens);
     const read = clean(left);
@@ -243,9 +336,14 @@ export class Translator {
       while (left[end - 1] === LEFT_OUT) end--;
       return end;
     };
-    const made = words(text, languages[1]).map((word) => {
+    // Where a place in what the model reads is in the sentence.
+    const original = (place) => {
+      const before = isHidden ? kept.findLast(({ at }) => at < place) : undefined;
+      return before ? place - before.at - 2 + before.end : place;
+    };
+    const linked = (word) => {
       if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };
-      const from = shown.map(([start, end]) => ({ start, end: shownEnd(end), weight: 0 }));
+      const from = shown.map(([start, end]) => ({ start: original(start), end: original(shownEnd(end)), weight: 0 }));
       targetSpans.forEach((made, step) => {
         if (!overlaps(word, made)) return;
         sourceSpans.forEach((span, place) => {
@@ -257,7 +355,17 @@ export class Translator {
       const sum = from.reduce((total, { weight }) => total + weight, 0);
       if (sum) for (const each of from) each.weight /= sum;
       return { text: text.slice(word[0], word[1]), isWord: true, from: from.filter(({ weight }) => weight > 0.02) };
-    });
+    };
+    if (isHidden) {
+      return this.restore(text, sentence, [left, kept])[0].flatMap((part) => {
+        if (part.at === undefined) {
+          const { start, end } = kept[part.kept] ?? {};
+          return [{ text: part.text, isWord: end > 0, from: end ? [{ start, end, weight: 1 }] : [] }];
+        }
+        return words(part.text, languages[1]).map(([start, end, isWord]) => linked([part.at + start, part.at + end, isWord]));
+      });
+    }
+    const made = words(text, languages[1]).map(linked);
     return kept.length ? putBack(made, kept, sentence, left) : made;
   }
 }
