@@ -1,4 +1,4 @@
-"""Where sentences begin, and kept words behind reserved characters; test_export_web.py has the same rows for the page."""
+"""Where sentences begin, and kept words behind reserved characters; test_export_web.py has the page do the same."""
 
 import time
 from itertools import pairwise
