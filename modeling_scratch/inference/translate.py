@@ -20,6 +20,7 @@ from ..model.batched_generation import (
     generate_batch,
     setting_of,
     tokenize,
+    with_spare,
 )
 from ..model.confidence import Confidence
 from ..model.configuration_scratch import TRANSLATION, ScratchConfig, task_of
@@ -195,10 +196,12 @@ class Translator:
             align: how many of the best translations of each text get `weights`.
             generation: arguments of `model.generate`.
         """
+        generation, several = with_spare(self.model, texts, generation)
         sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
         confidence = None if log_probabilities is None else self.confidence
         found = tokens, sequences, log_probabilities
         rows = as_translations(self.model, self.target_tokenizer, *found, self.rules, confidence)
+        rows = self.rules.chosen(texts, rows, several)
         if not align:
             return rows
         pairs = [(text, each.text) for text, row in zip(texts, rows, strict=True) for each in row[:align]]

@@ -167,6 +167,16 @@ def put_back(output: str, read: str, words: Sequence[str]) -> tuple[str, bool]:
     return made.strip(), False
 
 
+def has_reserved(text: str) -> bool:
+    """Whether a text has reserved characters."""
+    return bool(_RESERVED.search(text))
+
+
+def writes_all(output: str, read: str) -> bool:
+    """Whether an output has the reserved characters of its source, each as often, and no others."""
+    return sorted(_RESERVED.findall(output.replace(" ", ""))) == sorted(_RESERVED.findall(read.replace(" ", "")))
+
+
 def word_counts(text: str, read: str, words: Sequence[str]) -> list[int]:
     """How many words each word of a text with the reserved characters of `read` becomes without them."""
     waiting = _waiting(read, words)

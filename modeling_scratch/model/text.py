@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .confidence import DOUBTFUL, Confidence
-from .kept_words import KEPT, KeptWords, hide, put_back, word_counts
+from .kept_words import KEPT, KeptWords, hide, put_back, word_counts, writes_all
 from .sentences import beginnings, space_between
 from .translations import Translation, Translations, joined, spread
 
@@ -116,6 +116,15 @@ class TextRules:
         signals = ids, translation.length, translation.score
         number = confidence(*signals, says_nothing(translation.text, self.is_translation))
         return replace(translation, confidence=number, is_short=confidence.is_short(*signals))
+
+    def chosen(self, inputs: Sequence[str], translations: Translations, several: int) -> Translations:
+        """The `several` best translations of each input: first those that have all of its reserved characters."""
+        rows = []
+        for read, row in zip(inputs, translations, strict=True):
+            if len(row) > several:
+                row = sorted(row, key=lambda translation: not writes_all(translation.text, read))[:several]
+            rows.append(row)
+        return rows
 
 
 class Reading:

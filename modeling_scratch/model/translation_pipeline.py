@@ -21,6 +21,7 @@ from .batched_generation import (
     generate_batch,
     setting_of,
     tokenize,
+    with_spare,
 )
 from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
@@ -277,7 +278,8 @@ class ScratchTranslationPipeline(Pipeline):
         ids = self.preprocess(read.inputs, [first + owner for owner in read.owners], read.of_inputs(features))
         translations = [[Translation(left_as_it_is(text))] * several for text in read.inputs]
         for batch in batches_by_length([len(row) for row in ids], **limits):
-            outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
+            given = {"ids": [ids[index] for index in batch], "inputs": [read.inputs[index] for index in batch]}
+            outputs = self.forward(given, **forward)
             for index, row in zip(batch, self.postprocess(outputs), strict=True):
                 translations[index] = row
         results = []
@@ -304,13 +306,16 @@ class ScratchTranslationPipeline(Pipeline):
         return tokenize(self.tokenizer, inputs, limit, numbers, features, self.rules.takes_any)
 
     def _forward(
-        self, batch: dict[str, list[list[int]]], return_scores: bool, return_confidence: bool, **generation
+        self, batch: dict[str, Any], return_scores: bool, return_confidence: bool, **generation
     ) -> dict[str, Any]:
+        generation, several = with_spare(self.model, batch["inputs"], generation)
         sequences, scores = generate_batch(self.model, batch["ids"], return_scores or return_confidence, **generation)
         confidence = self.confidence if return_confidence else None
-        return batch | {"sequences": sequences, "scores": scores, "confidence": confidence}
+        made = {"sequences": sequences, "scores": scores, "confidence": confidence, "several": several}
+        return batch | made
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """The translations of each input in a batch, best first."""
         found = outputs["ids"], outputs["sequences"], outputs["scores"]
-        return as_translations(self.model, self.target_tokenizer, *found, self.rules, outputs["confidence"])
+        rows = as_translations(self.model, self.target_tokenizer, *found, self.rules, outputs["confidence"])
+        return self.rules.chosen(outputs["inputs"], rows, outputs["several"])

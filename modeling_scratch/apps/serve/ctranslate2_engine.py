@@ -19,6 +19,7 @@ from ... import __version__
 from ...errors import UserError
 from ...files import remove, written_whole
 from ...model.confidence import Confidence
+from ...model.kept_words import has_reserved
 from ...model.text import TextRules, with_features
 from ...model.translations import Translation, Translations
 from ...model_names import loading
@@ -77,7 +78,9 @@ class CTranslate2Engine:
         num_return_sequences: int = 1,
         **ignored,
     ) -> Translations:
-        settings = self.settings | {"num_hypotheses": num_return_sequences, "beam_size": num_beams or self.num_beams}
+        beams = num_beams or self.num_beams
+        hypotheses = beams if any(map(has_reserved, texts)) else num_return_sequences
+        settings = self.settings | {"num_hypotheses": hypotheses, "beam_size": beams}
         share = math.ceil(sum(map(len, tokens)) / self.translator.num_translators)
         results = self.translator.translate_batch(
             [[self.source.id_to_token(id) for id in row] for row in tokens],
@@ -87,10 +90,11 @@ class CTranslate2Engine:
             return_end_token=True,
             **settings,
         )
-        return [
+        rows = [
             [self._translation(ids, *each) for each in zip(result.hypotheses, result.scores, strict=True)]
             for ids, result in zip(tokens, results, strict=True)
         ]
+        return self.rules.chosen(texts, rows, num_return_sequences)
 
     def _translation(self, source: list[int], tokens: list[str], score: float) -> Translation:
         text = self.target.decode([self.target.token_to_id(token) for token in tokens], skip_special_tokens=True)
