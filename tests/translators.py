@@ -34,18 +34,22 @@ CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
 SENTENCES = [pair["en"] for pair in CORPUS][:12]
 
 
-def make_folder(folder: Path, target_size: int | None = None, updates: int = 150, **fields) -> Path:
+def make_folder(
+    folder: Path, target_size: int | None = None, updates: int = 150, reserves: bool = False, **fields
+) -> Path:
     """
     Save a model that is trained until its translations differ and end, in float64, so that translations do not depend
-    on the batch, the process or the processor. With `target_size` it has two vocabularies.
+    on the batch, the process or the processor. With `target_size` it has two vocabularies; with `reserves`, tokens for
+    kept words, and it splits lines.
     """
-    return Path(shutil.copytree(_made_once(target_size, updates, **fields), folder))
+    return Path(shutil.copytree(_made_once(target_size, updates, reserves, **fields), folder))
 
 
 @cache
-def _made_once(target_size: int | None, updates: int, **fields) -> Path:
+def _made_once(target_size: int | None, updates: int, reserves: bool, **fields) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="model-", dir=os.environ["HF_HOME"]))
-    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
+    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 340 if reserves else 300, reserves=reserves)
+    source.init_kwargs |= {"splits_lines": True} if reserves else {}
     target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
     save_tokenizers(source, target, folder)  # before use, which would add padding settings to the file
     fields |= {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
@@ -106,6 +110,14 @@ def by_hand(folder: Path, sentences: list[str], **generation) -> list[str]:
 def one_vocabulary() -> Path:
     """A model from English to German; its tokenizer names the languages."""
     folder = make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model")
+    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
+    return folder
+
+
+@cache
+def with_kept_words() -> Path:
+    """As `one_vocabulary`, with tokens for kept words. It splits lines into sentences."""
+    folder = make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model", reserves=True)
     save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
     return folder
 

@@ -114,7 +114,7 @@ async def reasons_to_doubt(
     found, language = {}, direction.languages[0]
     for place, (best, *_) in enumerate(translations):
         if is_doubtful(best):
-            longest = direction.engine.confidence.longest_source
+            longest = direction.engine.confidence and direction.engine.confidence.longest_source
             is_longer = longest is not None and len(tokens[place]) > longest
             found[place] = LENGTH if is_longer else SHORT if best.is_short else UNLIKE
     if found and language is not None:

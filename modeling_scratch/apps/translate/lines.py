@@ -193,7 +193,9 @@ class Warnings:
                 why = "a kept word was left out or written twice, so its place is a guess"
             elif translation.is_short:
                 why = "the output is short for its source: a part may be missing"
-            message = f"the output is doubtful (confidence {translation.confidence:.2f}): {why}"
+            sure = translation.confidence
+            told = "" if sure is None else f" (confidence {sure:.2f})"
+            message = f"the output is doubtful{told}: {why}"
             self.add("the outputs of {} are doubtful", number, message)
 
     def add_unknown(self, number: int, count: int) -> None:
