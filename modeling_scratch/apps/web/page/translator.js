@@ -300,13 +300,15 @@ export class Translator {
     const { source } = await this.encoder.run({ input_ids: input });
     const decoder = new Decoder(this.ort, this.decoder, source, this.model);
     const settings = { ...this.model.search, ...options };
-    const found = await this.search(decoder, settings, checkpoint);
-    const [{ tokens, score }] = found;
     const { isTranslator, reserved } = this.model;
-    const best = decode(this.target, tokens);
-    const isWhole = !reserved || !kept.length || this.restore(best, sentence, [left, kept])[1];
-    const sure = this.confidence?.of(ids, tokens.length, score, best, isTranslator);
-    const confidence = isWhole ? sure : sure && Math.min(sure, LOST_WORDS);
+    const isWhole = ({ tokens }) =>
+      !reserved || !kept.length || this.restore(decode(this.target, tokens), sentence, [left, kept])[1];
+    // First those that have all kept words, as `TextRules.chosen` in model/text.py.
+    const found = await this.search(decoder, settings, checkpoint);
+    found.sort((first, second) => isWhole(second) - isWhole(first));
+    const [{ tokens, score }] = found;
+    const sure = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), isTranslator);
+    const confidence = isWhole(found[0]) ? sure : sure && Math.min(sure, LOST_WORDS);
     const doubt = this.confidence?.doubt(confidence, ids, clean(left.replaceAll(/[\u{10ff00}-\u{10ff0f}]/gu, " ")), tokens.length);
     return found.map(({ tokens, score, weights }, rank) => ({
       text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
