@@ -35,7 +35,7 @@ _ROUNDING = 0.01  # BLEU points by which another release may score the same tran
 # Ends of signatures:
 NORMALIZED = "|normalized:NFC, nothing invisible"  # `normalized` changed a text. Scores can be compared all the same
 SINGLE_SPACES = "|white space:single spaces"  # reducing white space to single spaces changed a text
-SPLIT = "|lines:by sentence"  # the sentences of a line were translated one by one
+SPLIT = "|lines:split"  # the sentences of a line were translated one by one
 GROUPED = "|references:all of a source"  # `grouped_by_source` grouped some references
 
 Texts = Sequence[str]

@@ -5,7 +5,6 @@ import regex
 
 from modeling_scratch.languages import (
     base_language,
-    has_spaces,
     is_same_language,
     language_code,
     language_codes,
@@ -41,7 +40,6 @@ def test_letters_of_scripts_without_spaces_may_be_broken_apart(script):
     """By Unicode's Line_Break, in regex 2026.11."""
     letters = "".join(regex.findall(rf"(?=\p{{L}})\p{{Script={script}}}", "".join(map(chr, range(0x20, 0x20000)))))
     assert mostly_without_spaces(letters)
-    assert not has_spaces(f"de-{script}")
 
 
 def test_all_tags_of_a_language_have_the_same_base():

@@ -516,7 +516,7 @@ def test_a_new_metric_is_evaluated_and_shown_in_the_card_and_the_curves(run_with
         assert {"bleu", "chrf", "ter", "length"} <= record.keys()
         assert not any(key.endswith(("_interval", "_signature")) for key in record)
     (test,) = read_metrics(run_with_a_new_metric, "test")
-    assert (test["length_signature"], test["length_interval"]) == ("counted", 12.5)
+    assert (test["length_signature"], test["length_interval"]) == ("counted|lines:split", 12.5)
     card = build_card(run_with_a_new_metric, "ada/tiny", RunRecords(run_with_a_new_metric))
     assert f"| {test['length']:.2f} ± 12.50 | {test['sentences']} |" in card.text
     assert "Length: sentences of the right length, of 100; higher is better." in card.text

@@ -40,7 +40,7 @@ class Expected:
 
     bleu: tuple[float, ...]
     references: str
-    signature: str = "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+    signature: str = "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0|lines:split"
 
     @property
     def range(self) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from ..model.batched_generation import (
     DEFAULT_BATCH_TOKENS,
     as_translations,
     batches_by_length,
-    check_texts,
+    check_inputs,
     generate_batch,
     setting_of,
     tokenize,
@@ -89,7 +89,7 @@ class Translator:
         """The beam width that the model was saved with."""
         return self.model.generation_config.num_beams or 1
 
-    @cached_property
+    @property
     def rules(self) -> TextRules:
         """How the model reads texts."""
         is_translation = task_of(self.model.config) == TRANSLATION
@@ -159,7 +159,7 @@ class Translator:
             ValueError: a text has more tokens than there are learned positions; a setting is not valid.
         """
         if tokens is None:
-            check_texts(texts, [""] * len(texts) if features is None else features)
+            check_inputs(texts, [""] * len(texts) if features is None else features)
             read = Reading(texts, self.rules, sentences=sentences)
             is_limited = getattr(self.model.config, "position_embedding_type", None) == "learned"
             tokens = self.tokenize(read.inputs, self.limit if is_limited else None, read.of_inputs(features))

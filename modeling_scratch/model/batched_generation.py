@@ -23,7 +23,7 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def check_texts(texts: Sequence[str], features: Sequence[str], first: int = 0) -> None:
+def check_inputs(texts: Sequence[str], features: Sequence[str], first: int = 0) -> None:
     """
     Raise ValueError if a text or its features are not a string, or not valid Unicode, or their numbers differ.
 
@@ -67,7 +67,7 @@ def tokenize(
             the tokenizer's regular expression gives up.
     """
     features = [""] * len(sentences) if features is None else features
-    check_texts(sentences, features)
+    check_inputs(sentences, features)
     texts = [with_features(*given, takes_any) for given in zip(sentences, features, strict=True)]
     filled = [index for index, text in enumerate(texts) if text]
     ids: list[list[int]] = [[] for _ in sentences]

@@ -135,7 +135,7 @@ def hide(text: str, spans: Sequence[tuple[int, int]], numbers: Sequence[int] = r
     return "".join(parts) + text[done:]
 
 
-def put_back(output: str, read: str, words: Sequence[str]) -> tuple[str, bool]:
+def restore_words(output: str, read: str, words: Sequence[str]) -> tuple[str, bool]:
     """
     An output with the kept words of its source in place of reserved characters, each once; and whether the model wrote
     each character as often as it stands in the source. Characters too many are dropped. Words whose characters are

@@ -36,7 +36,7 @@ BEFORE_ORDINALS = re.compile(  # in German, whose nouns have capitals: "am 3. Ma
     r"(?<![\w])(?:am|beim|das|dem|den|der|des|die|ihr[\w]*|im|ins|sein[\w]*|vom|zum|zur)[\s]+\d{1,2}\Z"
 )
 _WITHOUT_SPACES = re.compile(  # languages; of CLDR's likely scripts
-    r"bod?|cmn|dz|gan|hak|ii|jpn|ja|khb|khm|km|lao|lo|lzh|mnw|mya|my|nan|nod|shn|tdd|tha|th|wuu|yue|zho|zh"
+    r"bod?|bur|chi|cmn|dz|gan|hak|ii|jpn|ja|khb|khm|km|lao|lo|lzh|mnw|mya|my|nan|nod|shn|tdd|tha|tib|th|wuu|yue|zho|zh"
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .confidence import DOUBTFUL, Confidence
-from .kept_words import KEPT, KeptWords, hide, put_back, word_counts, writes_all
+from .kept_words import KEPT, KeptWords, hide, restore_words, word_counts, writes_all
 from .sentences import beginnings, space_between
 from .translations import Translation, Translations, joined, spread
 
@@ -193,7 +193,7 @@ class Reading:
         if self.kept is None or sentence == read:
             return translation
         words = [sentence[start:end] for start, end in self.kept.spans(sentence)]
-        text, is_whole = put_back(translation.text, read, words)
+        text, is_whole = restore_words(translation.text, read, words)
         if is_whole:
             counts = (word_counts(side, read, words) for side in (translation.text, read))
             return replace(spread(translation, *counts), text=text)

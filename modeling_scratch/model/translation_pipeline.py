@@ -17,7 +17,7 @@ from .batched_generation import (
     DEFAULT_BATCH_TOKENS,
     as_translations,
     batches_by_length,
-    check_texts,
+    check_inputs,
     generate_batch,
     setting_of,
     tokenize,
@@ -273,7 +273,7 @@ class ScratchTranslationPipeline(Pipeline):
         first: int = 0,
     ) -> list[list[dict[str, Any]]]:
         """Translate texts, `several` times each. `first` is the number of the first one among the inputs."""
-        check_texts(texts, features, first)
+        check_inputs(texts, features, first)
         read = Reading(texts, self.rules, sentences=sentences)
         ids = self.preprocess(read.inputs, [first + owner for owner in read.owners], read.of_inputs(features))
         translations = [[Translation(left_as_it_is(text))] * several for text in read.inputs]

@@ -86,8 +86,9 @@ def calibrate(run: Run) -> Confidence | None:
     known = ngram_set(_frequent_ngrams(recipe, run.data))
     longest = getattr(run.model.generation_config, "longest_training_source", None)
     source = translator.source_tokenizer
-    reserved = source(list(RESERVED[: translator.rules.reserved]), add_special_tokens=False).input_ids
-    made = Confidence({}, longest, known, sorted({row[-1] for row in reserved if row}))
+    count = translator.rules.reserved
+    reserved = source(list(RESERVED[:count]), add_special_tokens=False).input_ids if count else []
+    made = Confidence({}, longest, known, sorted({row[-1] for row in reserved}))
     values = [made.signals_of(*translation) for translation in found["validation"]]
     columns = {name: np.array([signals[name] for signals in values]) for name in values[0]}
     measured: dict[float, dict] = {}

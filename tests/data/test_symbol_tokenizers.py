@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from types import SimpleNamespace
 
 import pytest
 from conftest import quick_run, run_training
@@ -9,6 +10,7 @@ from texts import write_phones
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from modeling_scratch import ScratchConfig
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import Translator
@@ -38,6 +40,9 @@ def trained(request):
     return kind, train_tokenizer(iter([TEXTS[kind]]), 100, kind, pattern)
 
 
+UNUSED = SimpleNamespace(config=ScratchConfig())  # instead of a model, where only tokenizers are used
+
+
 def test_symbols_are_tokens_and_text_comes_back(trained, tmp_path):
     """In Transformers and in the tokenizers library alone."""
     kind, tokenizer = trained
@@ -62,7 +67,7 @@ def test_the_most_frequent_symbols_are_kept_and_others_are_unknown():
 def test_symbols_without_letters_are_read_and_not_copied():
     """Sentences of punctuation alone are copied; symbols may be anything."""
     tokenizer = train_tokenizer(iter([["😀 🍕 ..."]]), 20, "words")
-    assert Translator(None, tokenizer, tokenizer).tokenize(["🍕 ...", " "]) == [tokenizer("🍕 ...").input_ids, []]
+    assert Translator(UNUSED, tokenizer, tokenizer).tokenize(["🍕 ...", " "]) == [tokenizer("🍕 ...").input_ids, []]
 
 
 @pytest.mark.parametrize("pattern", ["(", "a)|(b", r"(?x) \w+ # words"])
@@ -81,7 +86,7 @@ def test_a_pattern_that_gives_up_on_a_text(pattern):
     with pytest.raises(UserError, match=r"tokenizer\.pattern gives up"):
         PairTokenizer(tokenizer, tokenizer, 99, 99)({"source": ["a"], "target": [long]}, [0])
     with pytest.raises(ValueError, match="cannot read one of the inputs"):
-        Translator(None, tokenizer, tokenizer).tokenize(["a", long])
+        Translator(UNUSED, tokenizer, tokenizer).tokenize(["a", long])
 
 
 def test_a_pattern_that_gives_up_on_a_test_sentence_does_so_before_training(tmp_path, capsys):

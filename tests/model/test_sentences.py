@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from texts import PUT_BACK, SENTENCES_OF
 
-from modeling_scratch.model.kept_words import KEPT, hide, put_back
+from modeling_scratch.model.kept_words import KEPT, hide, restore_words
 from modeling_scratch.model.sentences import beginnings
 
 
@@ -20,7 +20,7 @@ def test_where_sentences_begin(text, language, sentences):
 def test_kept_words_are_put_back(text, output, expected, is_whole):
     spans = KEPT.spans(text)
     words = [text[start:end] for start, end in spans]
-    assert put_back(output, hide(text, spans), words) == (text if expected is None else expected, is_whole)
+    assert restore_words(output, hide(text, spans), words) == (text if expected is None else expected, is_whole)
 
 
 HOSTILE = [

@@ -206,4 +206,4 @@ def test_recorded_scores_are_those_of_the_saved_translations(with_named_sets):
         references = Path(f"{prefix}.de").read_text(encoding="utf-8").splitlines()
         lines = (run / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         assert sacrebleu.corpus_chrf(lines, [references]).score == record["chrf"]
-    assert not any("translations" in name for name in chosen_files(run))  # translations are not pushed
+    assert not any("translations/" in name for name in chosen_files(run))  # translations are not pushed

@@ -104,7 +104,7 @@ export function hide(sentence, pattern, count) {
   return [read + sentence.slice(done), kept];
 }
 
-// As `put_back` in model/kept_words.py. Returns [parts, whether each reserved character was written as often as it was
+// As `restore_words` in model/kept_words.py. Returns [parts, whether each reserved character was written as often as it was
 // read]. A part is { text, at } of the output, { text, kept } with the number of a kept word, or { text } of an added space.
 export function restored(output, read, words) {
   const waiting = new Map(); // the numbers of the words that each reserved character stands for
