@@ -249,6 +249,6 @@ def _probabilities(links: np.ndarray, given: np.ndarray, words: np.ndarray, plac
         total = np.bincount(places, shares, len(words)) + from_nothing
         counts = np.bincount(links, shares / total[places], len(given))
         probability = counts / np.bincount(given, counts)[given]
-        of_nothing = np.bincount(words, from_nothing / total)
-        of_nothing /= of_nothing.sum()
+        shares_of_nothing = np.bincount(words, from_nothing / total)
+        of_nothing = shares_of_nothing / shares_of_nothing.sum()
     return probability

@@ -80,7 +80,7 @@ def _is_end(match: re.Match[str], begin: int, language: str) -> bool:
     if marks != ".":
         return True
     before = text[max(begin, match.start() - _NEAR) : match.start()]
-    word = LAST_WORD.search(before)[0]  # type: ignore[index]  # it matches any text
+    word = LAST_WORD.search(before)[0]  # it matches any text
     lower = word.lower()
     is_short = len(word) == 1 and word.isalpha() and word != "I"
     if not word or is_short or BEFORE_NAMES.fullmatch(lower) or DOTTED.fullmatch(word):

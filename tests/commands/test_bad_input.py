@@ -96,7 +96,7 @@ def test_damaged_weights_cannot_be_scored_or_trained_on(trained, tmp_path, fails
     ("overrides", "word"),
     [
         (["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "evaluation.every=2"], "validation"),
-        (["optimization.epsilon=1e-300", "optimization.max_steps=4"], "NaN"),
+        (["optimization.epsilon=1e-300", "optimization.max_steps=4", "seed=3"], "NaN"),
         (["optimization.learning_rate=1e30", "checkpoints.average_last=2"], "diverged"),
     ],
     ids=["learning rate", "epsilon", "average"],

@@ -27,7 +27,7 @@ def test_the_python_code_of_symptoms_shows_them(trained, tmp_path, monkeypatch, 
     assert nan.split("\n")[1].count("0.25") == 4
     with_mask, without = map(float, re.findall(r"tensor\(([\d.e-]+)", padding))
     assert 10 * with_mask < without
-    assert "they must be in [0, 400), the vocabulary" in vocabulary
+    assert "they must be in [0, 418), the vocabulary" in vocabulary
     assert [re.sub("[^, 0-9]", "", line).split(", ")[-2:].count("2") for line in ends.strip().split("\n")] == [1, 2]
 
 

@@ -47,11 +47,11 @@ def test_runs_of_one_seed_are_equal(trained, tmp_path):
 
 
 def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
-    """Epochs differ in their number of updates, and together they have 21."""
+    """Epochs differ in their number of updates, and together they have 20."""
     options = ["optimization.max_steps=null", "optimization.max_epochs=3", "seed=10", "evaluation.every=epoch"]
     run = quick_run(tmp_path / "run", *few_sentences(60), *options, mixed_in(0.5), "data.embedded_size=60")
     evaluated = read_metrics(run, "validation")
-    assert [record["step"] for record in evaluated][::2] == [7, 21]
+    assert [record["step"] for record in evaluated][::2] == [6, 20]
     assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 

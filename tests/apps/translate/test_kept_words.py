@@ -78,10 +78,12 @@ def read_and_restored(texts: list[str], translate=backwards, words: KeptWords = 
 
 def as_translation(source: str, translated: Translated) -> Translation:
     """With a weight of 1 for each link."""
+    if not translated.links:
+        return Translation(translated.text)
     weights = torch.zeros(len(translated.text.split()), len(source.split()), dtype=torch.float64)
     for word, target in translated.links:
         weights[target, word] = 1
-    return Translation(translated.text, weights=weights if translated.links else None)
+    return Translation(translated.text, weights=weights)
 
 
 def in_document(format: str, text: str):
