@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.kept_words import KEPT, RESERVED
+from ..model.kept_words import KEPT, RESERVED, hide
 from ..recipe.schema import SOURCE, TARGET
 
 COPIED = 0.2  # the share of pairs in which words are replaced that are no kept words
@@ -133,14 +133,11 @@ def _replaced(source: str, target: str, links: list[tuple[Span, Span]], drawn: r
     """A pair with reserved characters in place of linked spans, if there are enough; further spans stay as text."""
     links = links[: len(RESERVED)]
     first = _FIRST if drawn.random() < _AMONG_FIRST else len(RESERVED)
-    characters = drawn.sample(RESERVED[: max(first, len(links))], len(links))
+    numbers = drawn.sample(range(max(first, len(links))), len(links))
     sides = []
     for side, text in enumerate((source, target)):
-        for (start, end), character in sorted(
-            ((link[side], character) for link, character in zip(links, characters, strict=True)), reverse=True
-        ):
-            text = text[:start] + character + text[end:]
-        sides.append(text)
+        spans = sorted((link[side], number) for link, number in zip(links, numbers, strict=True))
+        sides.append(hide(text, *zip(*spans, strict=True)))
     return sides[0], sides[1]
 
 

@@ -72,8 +72,8 @@ def calibrate(run: Run) -> Confidence | None:
         if kind == "validation":
             read, outputs = [place for place, ids in enumerate(tokens) if ids], rows
             targets = texts(pairs)[1]
-            texts_of = best_texts(reading.restored(rows))
-            guesses = guessed([texts_of[place] for place in read], [targets[place] for place in read])
+            translated = best_texts(reading.restored(rows))
+            guesses = guessed([translated[place] for place in read], [targets[place] for place in read])
         if kind == "glued":
             whole = [row[0].length for row in outputs]
             both = [sum(whole[2 * place : 2 * place + 2]) for place in range(len(rows))]

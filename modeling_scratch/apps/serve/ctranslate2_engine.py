@@ -56,8 +56,9 @@ class CTranslate2Engine:
         # One thread per sub-batch: several would wait for each other at every step.
         options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1}
         self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
-        self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"])
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        splits = bool(config.get("split_special_tokens"))
+        self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"], splits)
         self.rules = TextRules.of(config, self.origin["isTranslator"], self.origin["takesAnyText"])
         self.confidence = Confidence.load(str(folder))
 
@@ -121,8 +122,13 @@ class _TransformersTokenizer:
         return [SimpleNamespace(ids=row) for row in rows]
 
 
-def _load_tokenizers(folder: Path, are_plain: bool) -> tuple[Any, Any]:
-    """The tokenizers of source and target, of the tokenizers library if they are plain, as origin.json says."""
+def _load_tokenizers(folder: Path, are_plain: bool, splits: bool) -> tuple[Any, Any]:
+    """
+    The tokenizers of source and target, of the tokenizers library if they are plain, as origin.json says.
+
+    Args:
+        splits: the source's reads special tokens in a text as text.
+    """
     target = folder / _TARGET_FOLDER if (folder / _TARGET_FOLDER).is_dir() else folder
     if not are_plain:
         return _TransformersTokenizer(folder), _TransformersTokenizer(target)
@@ -130,8 +136,7 @@ def _load_tokenizers(folder: Path, are_plain: bool) -> tuple[Any, Any]:
     for each in made:
         each.no_truncation()
         each.no_padding()
-    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    made[0].encode_special_tokens = bool(config.get("split_special_tokens"))
+    made[0].encode_special_tokens = splits
     return made[0], made[1]
 
 
