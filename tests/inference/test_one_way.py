@@ -67,6 +67,17 @@ def test_the_service_gives_the_same(expected):
     directions = Directions([load_direction(str(with_kept_words()), load_torch_engine)])
     with running(Service(directions, Limits())) as url:
         code, answer = post(f"{url}/translate", {"q": TEXTS, "source": "en", "target": "de"})
+        line = {"q": SEVERAL[0], "source": "en", "target": "de", "sentences": "line"}
+        whole = post(f"{url}/translate", line)
+        wrong = post(f"{url}/translate", line | {"sentences": "both"})
     assert code == 200
     found = [" ".join(text.split()) for text in answer["translatedText"]]
     assert found == [" ".join(text.split()) for text in expected]
+    found = load(with_kept_words())(SEVERAL[0], sentences="line")[0]["translation_text"]
+    assert whole == (200, {"translatedText": found})
+    assert wrong == (400, {"error": "Invalid request: sentences is split or line, not both"})
+    made = Translator.load([str(with_kept_words())]).translate(TEXTS)
+    lost = {text for text, row in zip(TEXTS, made, strict=True) if row[0].lost_words}
+    assert {text for text, doubt in zip(TEXTS, answer["doubt"], strict=True) if doubt == "kept-word"} == lost
+    assert lost
+    assert answer["doubt"].count(None) == len(TEXTS) - len(lost)

@@ -29,6 +29,7 @@ _ENDPOINTS: list[tuple[str, str, str, dict[str, tuple[dict, str]], int, dict[str
             "format": (_TEXT, "one of {formats}; text if it is not given"),
             "alternatives": ({"type": "integer"}, "how many other translations to return at most"),
             "keep": (_ONE_OR_MORE, "words that stay as they are"),
+            "sentences": (_TEXT, "split: each sentence is translated by itself; line: each line of text as a whole"),
             "features": (_TEXT, "features of all sentences, for a model that was trained with them"),
             "api_key": _KEY,
         },

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 from prometheus_client import (
@@ -34,6 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ... import __version__
 from ...errors import UserError
 from ...languages import base_language, language_name
+from ...model.text import Sentences
 from ..documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..translate.workers import Pool
 from ..web.site import page_file
@@ -235,6 +236,7 @@ class Service:
         """
         Translate `q`, a text or a list of texts in one `format`, from `source` (or "auto") to `target`, with the same
         `features` for all, if the model was trained with features. `keep` are strings that stay as they are.
+        `sentences`: "split" text into sentences, or translate each paragraph as one "line".
         """
         parameters, client = await self._parameters(request)
         given = parameters.get("q")
@@ -253,9 +255,12 @@ class Service:
         if features and format in WITH_INLINE_MARKUP:
             raise HTTPException(400, f"features are not for the format {format}, whose tags are placed by alignments")
         keep = self._kept_strings(parameters)
+        sentences = as_text(parameters.get("sentences") or "split", "sentences")
+        if sentences not in get_args(Sentences):
+            raise HTTPException(400, f"Invalid request: sentences is split or line, not {sentences[:_SHOWN]}")
         self.clients.admit(client, len(texts))
         most = _TIMES * client.characters
-        work = self._translated(texts, format, source, target, count, features, keep, most=most)
+        work = self._translated(texts, format, source, target, count, features, keep, sentences, most=most)
         answer, found = await self._in_time(request, work)
         answer["translatedText"] = [text.versions[0] for text in found]
         if any(text.confidence is not None for text in found):
@@ -479,6 +484,7 @@ class Service:
         count: int = 1,
         features: str = "",
         keep: tuple[str, ...] = (),
+        sentences: Sentences = "split",
         *,
         most: int,
     ) -> tuple[dict[str, Any], list[TranslatedText]]:
@@ -499,7 +505,7 @@ class Service:
                 raise HTTPException(400, f"keep is for translators; {source} to {target} is not one")
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
             work = self.batcher, self.readers
-            made = await translate_texts(some, format, direction, count, align, most, *work, features, keep)
+            made = await translate_texts(some, format, direction, count, align, most, *work, features, keep, sentences)
             for place, translated in zip(places, made, strict=True):
                 found[place] = translated
         return answer, found

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import UserError, beginning
+from ...model.text import Sentences
 from ...model.translations import Translation, Translations, distinct
 from ..translate.paragraphs import Translated
 from ..translate.placement import as_translated, confidence_of, is_doubtful, read_texts
@@ -22,7 +23,7 @@ _PER_TEXT = 50  # the overhead of a text, in characters
 _LOWEST = -1e6  # JSON has no minus infinity
 DIGITS = 4  # of a confidence
 # Reasons to doubt a translation.
-LANGUAGE, LENGTH, SHORT, UNLIKE = "language", "length", "short", "unlike"
+KEPT_WORD, LANGUAGE, LENGTH, SHORT, UNLIKE = "kept-word", "language", "length", "short", "unlike"
 
 Result = TypeVar("Result")
 
@@ -52,6 +53,7 @@ async def translate_texts(
     readers: Readers,
     features: str = "",
     keep: tuple[str, ...] = (),
+    sentences: Sentences = "split",
 ) -> list[TranslatedText]:
     """
     The translations of each text or file, best first, with its structure, and the confidence in the best. The n-th best
@@ -64,6 +66,7 @@ async def translate_texts(
         most: the most characters of text in all of them.
         features: of each sentence; see `with_features`.
         keep: what a translator keeps as it is, besides the patterns that it knows.
+        sentences: "split" paragraphs into sentences, or translate each as one "line".
 
     Raises:
         UserError: a text is not in this format, too long, or takes too long to read, or a sentence has too many tokens.
@@ -71,6 +74,8 @@ async def translate_texts(
         ReaderLost: as in `Readers`.
     """
     engine, languages = direction.engine, direction.languages
+    if sentences == "line":
+        languages = None, languages[1]
     kept = direction.kept and replace(direction.kept, literals=keep)
     arguments = texts, format, languages, engine.rules, kept, most
     read = await aside_if_long(texts, 1, readers, sentences_of, *arguments)
@@ -87,15 +92,14 @@ async def translate_texts(
     write = texts, format, languages, kept, known, count
     written = await aside_if_long(texts, count, readers, write_documents, *write)
     doubts = await reasons_to_doubt(read.inputs, tokens, translations, direction, readers)
-    if engine.confidence is None:
-        return [TranslatedText(versions) for versions, _ in written]
-    # A sentence that does not go to the model stays as it is, for certain.
-    sure = [confidence_of(row[0]) for row in translations]
     places = {sentence: place for place, sentence in enumerate(read.texts)}
     found = []
     for versions, parts in written:
-        lowest = min((places[sentence] for sentence in parts), key=lambda place: sure[place], default=None)
-        found.append(TranslatedText(versions, 1.0 if lowest is None else sure[lowest], doubts.get(lowest)))
+        # A sentence that does not go to the model stays as it is, for certain.
+        sure = [(confidence_of(translations[place][0]), place) for place in map(places.__getitem__, parts)]
+        confidence, lowest = min(sure, default=(1.0, None))
+        doubt = doubts.get(lowest) or next((doubts[place] for _, place in sure if place in doubts), None)
+        found.append(TranslatedText(versions, confidence if engine.confidence else None, doubt))
     return found
 
 
@@ -108,15 +112,17 @@ async def reasons_to_doubt(
 ) -> dict[int, str]:
     """
     Why the best translations of some sentences are doubtful, by the sentence's index. `LANGUAGE`: it is clearly not in
-    the source language, and so may have many tokens; `LENGTH`: it has more than any in training; `SHORT`: its
-    translation is short for it, so a part may be missing; `UNLIKE`: it is unlike what the model has learnt.
+    the source language, and so may have many tokens; `KEPT_WORD`: a kept word was left out or written twice, so its
+    place is a guess; `LENGTH`: it has more tokens than any in training; `SHORT`: its translation is short for it, so a
+    part may be missing; `UNLIKE`: it is unlike what the model has learnt.
     """
     found, language = {}, direction.languages[0]
     for place, (best, *_) in enumerate(translations):
         if is_doubtful(best):
             longest = direction.engine.confidence and direction.engine.confidence.longest_source
             is_longer = longest is not None and len(tokens[place]) > longest
-            found[place] = LENGTH if is_longer else SHORT if best.is_short else UNLIKE
+            other = LENGTH if is_longer else SHORT if best.is_short else UNLIKE
+            found[place] = KEPT_WORD if best.lost_words else other
     if found and language is not None:
         foreign = await readers(are_foreign, [sentences[place] for place in found], language)
         found |= dict.fromkeys(list(itertools.compress(found, foreign)), LANGUAGE)

@@ -103,11 +103,12 @@ export class Confidence {
     return this.longest !== null && ids.length > this.longest;
   }
 
-  // Why the output for a text, of `length` tokens, is doubtful, as in texts.py: "language", "length", "short" or
-  // "unlike"; undefined if it is not.
-  doubt(confidence, ids, text, length) {
+  // Why the output for a text, of `length` tokens, is doubtful, as in texts.py: "language", "kept-word", "length", "short"
+  // or "unlike"; undefined if it is not. `hasAll`: the model wrote each kept word once.
+  doubt(confidence, ids, text, length, hasAll = true) {
     if (confidence >= DOUBTFUL) return undefined;
     if (this.table?.isForeign(text)) return "language";
+    if (!hasAll) return "kept-word";
     if (this.isLonger(ids)) return "length";
     return ratioOf(length, ids) < this.signals.target_ratio?.[0] ? "short" : "unlike";
   }

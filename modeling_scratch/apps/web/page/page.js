@@ -624,7 +624,7 @@ class Page {
     const count = (has) => found.filter(has).length;
     const about = (name, n, values) => (n ? [this.say(name, { n, ...values })] : []);
     const language = this.nameOf(this.model, 0);
-    const reasons = ["language", "length", "short", "unlike"];
+    const reasons = ["language", "kept-word", "length", "short", "unlike"];
     const doubts = reasons.flatMap((name) => about(name, count(({ doubt }) => doubt === name), { language }));
     const rest = [
       ...about("doubtful", count(({ doubt }) => doubt)),

@@ -308,8 +308,10 @@ export class Translator {
     found.sort((first, second) => isWhole(second) - isWhole(first));
     const [{ tokens, score }] = found;
     const sure = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), isTranslator);
-    const confidence = isWhole(found[0]) ? sure : sure && Math.min(sure, LOST_WORDS);
-    const doubt = this.confidence?.doubt(confidence, ids, clean(left.replaceAll(/[\u{10ff00}-\u{10ff0f}]/gu, " ")), tokens.length);
+    const hasAll = isWhole(found[0]);
+    const confidence = hasAll ? sure : sure && Math.min(sure, LOST_WORDS);
+    const text = clean(left.replaceAll(/[\u{10ff00}-\u{10ff0f}]/gu, " "));
+    const doubt = this.confidence?.doubt(confidence, ids, text, tokens.length, hasAll) ?? (hasAll ? undefined : "kept-word");
     return found.map(({ tokens, score, weights }, rank) => ({
       text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
       tokens,
