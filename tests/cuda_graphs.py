@@ -88,7 +88,7 @@ def capture_on_cpu(
 
     stream = _Stream()
     stand_ins = {"CUDAGraph": StandInGraph, "graph": captured, "graph_pool_handle": lambda: None}
-    stand_ins |= {"Stream": lambda device: stream, "current_stream": lambda *device: stream}
+    stand_ins |= {"Stream": lambda device: stream, "current_stream": lambda: stream}
     stand_ins |= {"stream": lambda stream: nullcontext(), "mem_get_info": lambda device: (2**40, 2**40)}
     stand_ins |= {"memory_allocated": lambda device: 0, "max_memory_allocated": lambda device: 0}
     stand_ins |= {"memory_reserved": lambda device: 0, "reset_peak_memory_stats": lambda device: None}

@@ -89,9 +89,6 @@ def main(
     batch_tokens: _BatchTokens = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
     dtype: Dtype = None,
-    cuda_graphs: Annotated[
-        bool, typer.Option("--cuda-graphs", help="capture decoding steps and replay them; not yet tried on a GPU")
-    ] = False,
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     features: _Features = None,
     features_column: _FeaturesColumn = None,
@@ -160,13 +157,9 @@ def main(
             _check_input(path)
 
         from ..apps.translate.lines import Features, is_large, opened_output, translate_lines
-        from ..inference.captured_decoding import capture_decoding
         from ..inference.translate import Translator
-        from ..loading import best_device
         from ..model.configuration_scratch import TRANSLATION, task_of
 
-        if cuda_graphs and (len(names) > 1 or best_device().type != "cuda"):
-            raise UserError("--cuda-graphs: decoding steps are captured for one model, on a CUDA GPU; leave it out")
         with opened_output(None if output is None else Path(output)) as file:
             count, settings = 0, {}
             if workers == 0 or (workers is None and not is_large(path)):
@@ -178,8 +171,6 @@ def main(
                     translator = Translator.load(names, revision, dtype)
                     count = worker_count(workers, translator.can_fork, cores)
                     settings = Pool([translator], count, cores).sharing(translator)
-            if cuda_graphs:
-                capture_decoding(translator.model)
             given = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             settings |= {name: value for name, value in given.items() if value is not None}
             if batch_size is not None or batch_tokens is not None:

@@ -83,10 +83,6 @@ class SearchCache:
         """The number of target tokens that every layer has seen."""
         return self.length
 
-    def query_positions(self) -> torch.Tensor:
-        """The position of the next token, the same in all rows: (1, 1)."""
-        return torch.full((1, 1), self.length, device=self.bias.device)
-
     def advance(self, new: int) -> None:
         """Count `new` more tokens of every row, which every layer has seen."""
         self.length += new

@@ -4,7 +4,7 @@ Our own search loops: greedy search, sampling and beam search that choose as Tra
 `ScratchForConditionalGeneration.generate` calls `search` at the end of this file, which decides whether these loops
 support the arguments. If so, it calls Transformers' `generate`, which prepares config, processors, criteria and the
 encoded source, and hands them to `_run` (its argument custom_generate). `_run` calls `sample` or `beam_search`; both
-step the model with a `Decoder`, by `next_logits`. Otherwise Transformers' `generate` runs its own loops.
+step the model with a `Decoder`. Otherwise Transformers' `generate` runs its own loops.
 """
 
 import copy
@@ -56,33 +56,6 @@ class SearchOutput(GenerateEncoderDecoderOutput):
     log_probabilities: torch.FloatTensor | None = None
 
 
-def next_logits(
-    model: nn.Module, tokens: torch.Tensor, states: torch.Tensor, bias: torch.Tensor | None, cache: Any
-) -> torch.Tensor:
-    """
-    A decoding step.
-
-    Args:
-        tokens: the new ones, (rows, new tokens).
-        states: the encoded sources, (sentences, source_length, d_model).
-        bias: over the source, (sentences, 1, 1, source_length); None: attend to everything.
-        cache: a SearchCache, or one like it.
-
-    Returns:
-        The logits after the last token, (rows, vocabulary).
-    """
-    return model(
-        decoder_input_ids=tokens,
-        encoder_outputs=BaseModelOutput(last_hidden_state=states),
-        attention_mask=bias,
-        past_key_values=cache,
-        use_cache=True,
-        output_attentions=False,
-        output_hidden_states=False,
-        return_dict=True,
-    ).logits[:, -1]
-
-
 class Decoder:
     """
     Steps the model through a search, token by token.
@@ -107,7 +80,17 @@ class Decoder:
         """
         past_length = self.cache.get_seq_length()
         new = tokens[:, past_length:] if past_length else tokens[:: self.beams]
-        logits = next_logits(self.model, new, self.states, self.bias, self.cache).float()
+        logits = self.model(
+            decoder_input_ids=new,
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.states),
+            attention_mask=self.bias,
+            past_key_values=self.cache,
+            use_cache=True,
+            output_attentions=False,
+            output_hidden_states=False,
+            return_dict=True,
+        ).logits[:, -1]
+        logits = logits.float()
         self.cache.advance(new.shape[1])
         if past_length or self.beams == 1:
             return logits
@@ -529,8 +512,6 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     is_plain = all(map(_is_known, [*criteria, *processors])) and not _is_distributed()
     with torch.inference_mode() if is_plain else nullcontext():
         decoder = Decoder(model, states[::beams], bias, beams)
-        if (faster := getattr(model, "faster_decoder", None)) is not None:  # of the installed package
-            decoder = faster(decoder, config.max_length)
         if beams > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:

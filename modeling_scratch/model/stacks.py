@@ -298,7 +298,7 @@ class ScratchDecoder(ScratchStack):
         # The cache of our own beam search (see SearchCache) says itself which tokens each beam attends to; no mask or
         # positions are given. Other caches have no bias.
         if getattr(past_key_values, "bias", None) is not None:
-            queries, bias = past_key_values.query_positions(), past_key_values.bias
+            bias, queries = past_key_values.bias, torch.full((1, 1), past_key_values.length, device=device)
             if self.embed_positions.has_bias:
                 bias = bias + self.embed_positions.bias(hidden_states, queries, past_key_values.positions)
             return bias, queries

@@ -1,17 +1,12 @@
 """The model computes on a GPU what it computes on a CPU: outputs, gradients, losses, searches, compiled layers."""
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
 import pytest
 import torch
 from conftest import CHOICES, every_choice, padded
 from search_cases import check_random_cases
 from torch._dynamo.utils import counters
-from transformers import GenerationMixin
 
 from modeling_scratch.data.batches import BinCollator
-from modeling_scratch.inference.captured_decoding import capture_decoding
 from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import compile_layers, example_batch
 
@@ -93,71 +88,9 @@ def test_the_loss_in_chunks_is_that_of_all_logits(dtype, smoothing, monkeypatch)
         assert (own.double() - other).norm() <= tolerance * other.norm()
 
 
-@pytest.fixture
-def replays(monkeypatch):
-    """The CUDA graphs that are replayed, in order."""
-    graphs, replay = [], torch.cuda.CUDAGraph.replay
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: graphs.append(graph) or replay(graph))
-    return graphs
-
-
-@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_our_own_search_gives_the_tokens_of_the_inherited_one(
-    seed, captured, make_model, monkeypatch, loops, replays, caplog
-):
-    """With a growing cache, and with captured steps, which pass their comparison with plain ones."""
-
-    def make(**fields):
-        model = make_model(**fields)
-        if captured:
-            capture_decoding(model.cuda())
-        return model
-
-    check_random_cases(30, 10_000 * (seed + 1), make, monkeypatch, loops, "cuda")
-    assert (len(replays) > 100) == captured
-    assert "not captured" not in caplog.text
-
-
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_captured_steps_see_new_weights(autocast, beams, make_model, sentences, replays, caplog):
-    """Which autocast narrows in each step. Rounding decides about few tokens."""
-    model, (ids, mask) = make_model(vocab_size=997).cuda(), padded(sentences, 9)
-    capture_decoding(model)
-    options = {"attention_mask": mask.cuda(), "num_beams": beams, "max_new_tokens": 40, "do_sample": False}
-    for _ in range(3):
-        for parameter in model.parameters():
-            parameter.data.copy_(torch.randn_like(parameter) * (0.3 if parameter.ndim > 1 else 1.0))
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-            replays.clear()
-            found = [model.generate(ids.cuda(), **options) for _ in range(3)]
-            assert len(replays) > 30
-            expected = GenerationMixin.generate(model, ids.cuda(), **options)
-        assert torch.equal(found[1], found[2])
-        assert "not captured" not in caplog.text
-        width = min(found[2].shape[1], expected.shape[1])
-        assert (found[2][:, :width] == expected[:, :width]).float().mean() > (0.5 if autocast else 0.9)
-
-
-def test_threads_search_beside_each_other(make_model, sentences, replays):
-    """With two models. Each thread captures and replays while the others use the device."""
-    ids, mask = (each.cuda() for each in padded(sentences, 9))
-    models = [make_model().double().cuda() for _ in range(2)]
-    for model in models:
-        capture_decoding(model)
-    calls = [
-        partial(model.generate, ids[:rows], attention_mask=mask[:rows], num_beams=beams, max_new_tokens=40)
-        for model in models
-        for rows in (1, 2, 3)
-        for beams in (1, 3)
-    ]
-    expected = [call() for call in calls]
-    with ThreadPoolExecutor(4) as threads:
-        for _ in range(4):
-            found = threads.map(lambda call: call(), calls)
-            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    assert len(replays) > 100
+def test_our_own_search_gives_the_tokens_of_the_inherited_one(seed, make_model, monkeypatch, loops):
+    check_random_cases(30, 10_000 * (seed + 1), make_model, monkeypatch, loops, "cuda")
 
 
 @pytest.mark.parametrize("name", ["default", MODERN])

@@ -433,11 +433,10 @@ def test_every_head_is_saved_with_its_code(make_model, tmp_path):
             for module, *marks in (
                 ("training.fast_layers",),
                 ("training.fused_loss", pytest.mark.slow),
-                ("inference.captured_decoding", pytest.mark.slow),
             )
         ),
     ],
-    ids=["pickle", "a module", "fast_layers", "fused_loss", "captured_decoding"],
+    ids=["pickle", "a module", "fast_layers", "fused_loss"],
 )
 def test_a_model_is_of_this_package_and_saved_with_its_code_however_it_came(load, make_model, tmp_path):
     model = make_model()
