@@ -55,14 +55,14 @@ class Copies:
         sources, targets = list(pairs[SOURCE]), list(pairs[TARGET])
         for row, place in enumerate(places):
             source, target = sources[row], targets[row]
-            links = kept_on_both_sides(source, target)
+            links, _ = kept_on_both_sides(source, target)
             if not (links or self.words):
                 continue
-            number = _number(self.seed, place)
-            if not links and number < COPIED * 2**64:
-                links = self._chosen(source, target, random.Random(number))
+            drawn = random.Random(",".join(map(str, (self.seed, *place))))
+            if not links and drawn.random() < COPIED:
+                links = self._chosen(source, target, drawn)
             if links:
-                sources[row], targets[row] = _replaced(source, target, links, random.Random(number + 1))
+                sources[row], targets[row] = _replaced(source, target, links, drawn)
         return {**pairs, SOURCE: sources, TARGET: targets}
 
     def _chosen(self, source: str, target: str, drawn: random.Random) -> list[tuple[Span, Span]]:
@@ -89,44 +89,41 @@ class Copies:
 
     def possible(self, source: str, target: str) -> list[tuple[Span, Span]]:
         """Where the words stand that can be replaced, and their translations."""
-        spans = [word_spans(text) for text in (source, target)]
-        once: list[dict[str, Span]] = []
-        for text, found in zip((source, target), spans, strict=True):
-            counts = Counter(text[start:end] for start, end in found)
-            once.append({text[start:end]: (start, end) for start, end in found if counts[text[start:end]] == 1})
-        return [(span, once[1][self.words[word]]) for word, span in once[0].items() if self.words.get(word) in once[1]]
+        once, other = (
+            {word: spans[0] for word, spans in _by_word(text, word_spans(text)).items() if len(spans) == 1}
+            for text in (source, target)
+        )
+        return [(span, other[self.words[word]]) for word, span in once.items() if self.words.get(word) in other]
 
     def key(self) -> str:
         """The same for the same changes, in any process."""
         words = sorted(self.words.items()), sorted(self.linked)
-        content = repr((self.seed, COPIED, _PHRASES, _FIRST, _AMONG_FIRST, KEPT.known.pattern, words))
+        constants = COPIED, _MOST_COPIED, _PHRASES, _FIRST, _AMONG_FIRST, KEPT.known.pattern
+        content = repr((self.seed, constants, words))
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def kept_on_both_sides(source: str, target: str) -> list[tuple[Span, Span]]:
-    """Where the kept words of a source stand that its target has too, as often as both have them, and where there."""
-    found = KEPT.spans(source)
-    if not found:
-        return []
-    waiting: dict[str, list[Span]] = {}
-    for start, end in KEPT.spans(target):
-        waiting.setdefault(target[start:end], []).append((start, end))
-    return [(span, waiting[word].pop(0)) for span in found if waiting.get(word := source[slice(*span)])]
+def kept_on_both_sides(source: str, target: str) -> tuple[list[tuple[Span, Span]], bool]:
+    """
+    Where the kept words of a source stand that its target has too, as often as both have them, and where there; and
+    whether these are all the kept words of both sides.
+    """
+    spans, others = KEPT.spans(source), KEPT.spans(target)
+    waiting = _by_word(target, others)
+    links = [(span, waiting[word].pop(0)) for span in spans if waiting.get(word := source[slice(*span)])]
+    return links, len(links) == len(spans) == len(others)
 
 
-def kept_words_differ(source: str, target: str) -> bool:
-    """Whether one side of a pair has kept words that the other one lacks."""
-    one, other = (sorted(text[start:end] for start, end in KEPT.spans(text)) for text in (source, target))
-    return one != other
+def _by_word(text: str, spans: list[Span]) -> dict[str, list[Span]]:
+    """Where each word stands that spans of a text contain."""
+    places: dict[str, list[Span]] = {}
+    for start, end in spans:
+        places.setdefault(text[start:end], []).append((start, end))
+    return places
 
 
 def _overlap(one: Span, other: Span) -> bool:
     return one[0] < other[1] and other[0] < one[1]
-
-
-def _number(seed: int, place: Sequence[int]) -> int:
-    """A number below 2^64 that seed and place determine."""
-    return int.from_bytes(hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest(), "big")
 
 
 def _replaced(source: str, target: str, links: list[tuple[Span, Span]], drawn: random.Random) -> tuple[str, str]:
@@ -171,36 +168,24 @@ def find_copied_words(
     they are identical and seldom without each other, or each other's most probable translation by IBM model 1 (Brown et
     al. 1993, https://aclanthology.org/J93-2003) in both directions. The same pairs have the same words on any machine.
     """
+    # A link is a word of a source with one of its target. Its places are those of the two among the words of all
+    # sources and of all targets; its kind is which words they are.
     known: tuple[dict[str, int], dict[str, int]] = {}, {}
-    pairs: list[list[np.ndarray]] = []
-    count = 0
+    words: tuple[list[int], list[int]] = [], []
+    places, count = list[np.ndarray](), 0
     for pair in zip(sources, targets, strict=True):
-        pairs.append(
-            [
-                np.array([numbers.setdefault(word, len(numbers)) for word in _words(text)], dtype=np.int64)
-                for text, numbers in zip(pair, known, strict=True)
-            ]
-        )
-        count += len(pairs[-1][0]) * len(pairs[-1][1])
+        begins = [[len(side)] for side in words]
+        found = [list(dict.fromkeys(text[start:end] for start, end in word_spans(text))) for text in pair]
+        for side, numbers, own in zip(words, known, found, strict=True):
+            side += [numbers.setdefault(word, len(numbers)) for word in own]
+        places.append(np.indices(tuple(map(len, found))).reshape(2, -1) + begins)
+        count += places[-1].shape[1]
         if count >= _LINKS:
             break
     if not count:
         return {}, frozenset()
-    # A link is a word of a source with one of its target. Its kind is the two words; its occurrences are the places of
-    # these two among all words of the pairs.
-    firsts, seconds = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    shapes = [(len(first), len(second)) for first, second in pairs]
-    begins = np.cumsum([(0, 0), *shapes[:-1]], axis=0).tolist()
-    first_places, second_places = (
-        np.concatenate(places)
-        for places in zip(
-            *(
-                (np.repeat(np.arange(row, row + rows), columns), np.tile(np.arange(column, column + columns), rows))
-                for (row, column), (rows, columns) in zip(begins, shapes, strict=True)
-            ),
-            strict=True,
-        )
-    )
+    first_places, second_places = np.concatenate(places, axis=1)
+    firsts, seconds = map(np.array, words)
     keys = firsts[first_places] * len(known[1]) + seconds[second_places]
     kinds, links, together = np.unique(keys, return_inverse=True, return_counts=True)
     first, second = kinds // len(known[1]), kinds % len(known[1])
@@ -214,20 +199,15 @@ def find_copied_words(
     confidence = np.where(identical, 1 + together / alone, np.where(together >= _SEEN, probability, 0))
     sure = np.flatnonzero(confidence - identical >= _SURE)
     # Two words may both have a probability of one half: the first is taken, and identical words before all others.
-    found: dict[str, str] = {}
+    copied: dict[str, str] = {}
     for place in sure[np.argsort(-confidence[sure], kind="stable")].tolist():
-        found.setdefault(names[0][first[place]], names[1][second[place]])
-    counts = Counter(found.values())
+        copied.setdefault(names[0][first[place]], names[1][second[place]])
+    counts = Counter(copied.values())
     linked = np.flatnonzero((probability >= _LINKED) & (together >= _SEEN)).tolist()
     return (
-        {word: translation for word, translation in found.items() if counts[translation] == 1},
+        {word: translation for word, translation in copied.items() if counts[translation] == 1},
         frozenset((names[0][first[place]], names[1][second[place]]) for place in linked),
     )
-
-
-def _words(text: str) -> list[str]:
-    """The words of a text, each once."""
-    return list(dict.fromkeys(text[start:end] for start, end in word_spans(text)))
 
 
 def _probabilities(links: np.ndarray, given: np.ndarray, words: np.ndarray, places: np.ndarray) -> np.ndarray:

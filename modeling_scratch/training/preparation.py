@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, Pr
 
 from ..data.augmentation import make_augmenter
 from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollator
-from ..data.copied_words import COPIED, Copies, find_copied_words, kept_on_both_sides, kept_words_differ
+from ..data.copied_words import COPIED, Copies, find_copied_words, kept_on_both_sides
 from ..data.corpus import Links
 from ..data.local_files import check_files
 from ..data.sources import load_pairs, source_of
@@ -301,8 +301,8 @@ def learned_copies(sample: tuple[list[str], list[str]], seed: int, always: bool 
         always: a model that goes on learning has learned to copy them; otherwise, None if too few pairs would have any.
     """
     pairs = list(zip(*sample, strict=True))
-    kept = sum(bool(kept_on_both_sides(*pair)) for pair in pairs)
-    differ = sum(kept_words_differ(*pair) for pair in pairs)
+    found = [kept_on_both_sides(*pair) for pair in pairs]
+    kept, differ = sum(bool(links) for links, _ in found), sum(not is_whole for _, is_whole in found)
     logger.info(
         f"data: {kept:,} of {len(pairs):,} training pairs have kept words, such as {{name}} or addresses, on both "
         f"sides; in {differ:,} pairs the kept words of the sides differ"

@@ -225,8 +225,8 @@ def facts(run) -> dict:
     return json.loads((run / "tokenizer_config.json").read_text())
 
 
-def own_pairs(folder, pairs) -> list[str]:
-    for side, texts in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+def own_pairs(folder, pairs, sides=("en", "de")) -> list[str]:
+    for side, texts in zip(sides, zip(*pairs, strict=True), strict=True):
         (folder / f"train.{side}").write_text("".join(f"{text}\n" for text in texts))
     files = [f"data.{name}_files=null" for name in ("validation", "test")]
     return [f"data.train_files={folder / 'train'}", *files]
@@ -275,3 +275,7 @@ def test_word_kinds_and_data_without_languages_have_no_reserved_characters(tmp_p
     short = [*few_sentences(), "optimization.max_steps=1"]
     words = quick_run(tmp_path / "words", *short, "tokenizer.kind=words")
     assert "reserved" not in facts(words)
+    pairs = own_pairs(tmp_path, [(f"A {{name}} {n}.", f"Ein {{name}} {n}.") for n in range(100)], ("source", "target"))
+    none = ["data.source_language=null", "data.target_language=null", "optimization.max_steps=1"]
+    run_training(*SMALL_RUN, *pairs, *none, f"output_dir={tmp_path / 'none'}")
+    assert not {"reserved", "splits_lines"} & facts(tmp_path / "none").keys()
