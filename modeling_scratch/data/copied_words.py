@@ -1,6 +1,6 @@
 """
 Reserved characters in training pairs, from which models learn to copy them: in place of the kept words that stand on
-both sides and, where these are rare, of some words that translate each other.
+both sides and, where these are rare, in place of some words that translate each other, and beside some.
 """
 
 import hashlib
@@ -16,10 +16,11 @@ import numpy as np
 from ..model.kept_words import KEPT, RESERVED, hide
 from ..recipe.schema import SOURCE, TARGET
 
-COPIED = 0.2  # the share of pairs in which words are replaced that are no kept words
-_MOST_COPIED = 3  # words in such a pair
-_PHRASES = 0.5  # how often such a word is replaced together with the words before it that are linked, too
-_LINKED = 0.1  # the least probability, in both directions, of words that are linked within a phrase
+COPIED = 0.25  # the share of pairs without kept words that get characters
+_MOST_COPIED = 4  # in such a pair
+_BESIDE = 0.5  # how often one stands beside a word, as addresses and tags do, instead of replacing a word
+_PHRASES = 0.5  # how often a word is replaced together with the words before it that are linked, too
+_LINKED = 0.1  # the least probability, in both directions, of linked words
 # Translating numbers from 0, so most pairs have some of the first characters, and models learn these soonest.
 _FIRST, _AMONG_FIRST = 4, 0.75
 _SURE = 0.5  # the least probability, in both directions, of words that translate each other
@@ -33,12 +34,13 @@ Span = tuple[int, int]
 @dataclass(frozen=True)
 class Copies:
     """
-    Puts reserved characters in place of words of pairs, the same on both sides, numbered at random.
+    Puts reserved characters in place of words of pairs and beside them, the same on both sides, numbered at random.
 
     Args:
         seed: determines, with the place of a pair, what becomes of it.
         words: source words and their translations, some of which are replaced in a share `COPIED` of the pairs.
-        linked: source and target words that may translate each other, such as articles: replaced before these words.
+        linked: source and target words that may translate each other, such as articles: characters stand beside some,
+            and they are replaced before other words.
     """
 
     seed: int
@@ -66,12 +68,16 @@ class Copies:
         return {**pairs, SOURCE: sources, TARGET: targets}
 
     def _chosen(self, source: str, target: str, drawn: random.Random) -> list[tuple[Span, Span]]:
-        """Some words of a pair that each stand once on their side, with their translations."""
-        links = self.possible(source, target)
+        """Some words of a pair that each stand once on their side, with their translations; of some, one edge."""
+        links, beside = self.possible(source, target), self._linked(source, target)
         links = drawn.sample(links, min(len(links), drawn.randint(1, _MOST_COPIED)))
         chosen: list[tuple[Span, Span]] = []
         for link in links:
-            link = self._phrase(source, target, link) if drawn.random() < _PHRASES else link
+            if beside and drawn.random() < _BESIDE:
+                edge, (span, other) = drawn.randrange(2), drawn.choice(beside)
+                link = (span[edge], span[edge]), (other[edge], other[edge])
+            elif drawn.random() < _PHRASES:
+                link = self._phrase(source, target, link)
             if not any(_overlap(*spans) for other in chosen for spans in zip(link, other, strict=True)):
                 chosen.append(link)
         return chosen
@@ -89,16 +95,18 @@ class Copies:
 
     def possible(self, source: str, target: str) -> list[tuple[Span, Span]]:
         """Where the words stand that can be replaced, and their translations."""
-        once, other = (
-            {word: spans[0] for word, spans in _by_word(text, word_spans(text)).items() if len(spans) == 1}
-            for text in (source, target)
-        )
+        once, other = _once(source), _once(target)
         return [(span, other[self.words[word]]) for word, span in once.items() if self.words.get(word) in other]
+
+    def _linked(self, source: str, target: str) -> list[tuple[Span, Span]]:
+        """Where linked words stand."""
+        words, others = _once(source).items(), _once(target).items()
+        return [(span, place) for word, span in words for other, place in others if (word, other) in self.linked]
 
     def key(self) -> str:
         """The same for the same changes, in any process."""
         words = sorted(self.words.items()), sorted(self.linked)
-        constants = COPIED, _MOST_COPIED, _PHRASES, _FIRST, _AMONG_FIRST, KEPT.known.pattern
+        constants = COPIED, _MOST_COPIED, _BESIDE, _PHRASES, _FIRST, _AMONG_FIRST, KEPT.known.pattern
         content = repr((self.seed, constants, words))
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -122,6 +130,11 @@ def _by_word(text: str, spans: list[Span]) -> dict[str, list[Span]]:
     return places
 
 
+def _once(text: str) -> dict[str, Span]:
+    """Where the words stand that a text has once."""
+    return {word: spans[0] for word, spans in _by_word(text, word_spans(text)).items() if len(spans) == 1}
+
+
 def _overlap(one: Span, other: Span) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
@@ -133,9 +146,18 @@ def _replaced(source: str, target: str, links: list[tuple[Span, Span]], drawn: r
     numbers = drawn.sample(range(max(first, len(links))), len(links))
     sides = []
     for side, text in enumerate((source, target)):
-        spans = sorted((link[side], number) for link, number in zip(links, numbers, strict=True))
-        sides.append(hide(text, *zip(*spans, strict=True)))
+        numbered = sorted((link[side], number) for link, number in zip(links, numbers, strict=True))
+        spans = [span for span, _ in numbered]
+        sides.append(hide(text, spans, [_written(text, span, RESERVED[number]) for span, number in numbered]))
     return sides[0], sides[1]
+
+
+def _written(text: str, span: Span, character: str) -> str:
+    """A character in place of a span; with a space, if it stands beside a word."""
+    start, end = span
+    if start < end:
+        return character
+    return f" {character}" if start and _is_of_words(text[start - 1]) else f"{character} "
 
 
 # -- words that translate each other -----------------------------------------------------------------------------------

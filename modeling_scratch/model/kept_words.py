@@ -126,11 +126,11 @@ def _is_joined(pair: str) -> bool:
     return len(pair) == 2 and all(character.isdigit() or character.lower() != character.upper() for character in pair)
 
 
-def hide(text: str, spans: Sequence[tuple[int, int]], numbers: Sequence[int] = range(len(RESERVED))) -> str:
-    """A text with a reserved character in place of each span: the one with its number; numbers repeat if too few."""
+def hide(text: str, spans: Sequence[tuple[int, int]], characters: Sequence[str] = RESERVED) -> str:
+    """A text with the first character in place of the first span, and so on; they repeat if there are too few."""
     parts, done = [], 0
     for place, (start, end) in enumerate(spans):
-        parts += [text[done:start], RESERVED[numbers[place % len(numbers)]]]
+        parts += [text[done:start], characters[place % len(characters)]]
         done = end
     return "".join(parts) + text[done:]
 

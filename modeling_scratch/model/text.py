@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .confidence import DOUBTFUL, Confidence
-from .kept_words import KEPT, KeptWords, hide, restore_words, word_counts, writes_all
+from .kept_words import KEPT, RESERVED, KeptWords, hide, restore_words, word_counts, writes_all
 from .sentences import beginnings, space_between
 from .translations import Translation, Translations, joined, spread
 
@@ -160,7 +160,7 @@ class Reading:
 
     def _read(self, sentence: str) -> str:
         spans = self.kept.spans(sentence) if self.kept and self.rules.reserved else []
-        return hide(sentence, spans, range(self.rules.reserved)) if spans else sentence
+        return hide(sentence, spans, RESERVED[: self.rules.reserved]) if spans else sentence
 
     @property
     def to_align(self) -> Collection[int]:

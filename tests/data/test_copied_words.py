@@ -11,6 +11,7 @@ from conftest import SMALL_RUN, few_sentences, quick_run, run_training
 from datasets import Dataset
 from transformers import AutoTokenizer
 
+from modeling_scratch.data import copied_words
 from modeling_scratch.data.copied_words import Copies, find_copied_words, word_spans
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import PairTokenizer, tokenize_pairs, train_tokenizer
@@ -118,12 +119,12 @@ def test_characters_depend_on_seed_and_place_alone():
     assert copies.key() == Copies(5, dict(reversed(words.items()))).key()
 
 
-def test_some_words_are_copied_in_a_fifth_of_the_pairs():
+def test_some_words_are_copied_in_a_quarter_of_the_pairs():
     words = {"dog": "Hund", "cat": "Katze", "red": "rot", "old": "alt"}
     source, target = 'A red "dog", an old cat; the CAT.', "Hund rot (alt) Katze! KATZE"
     found = [changed(source, target, (number,), words) for number in range(4000)]
     different = [pair for pair in found if pair != (source, target)]
-    assert 700 < len(different) < 900
+    assert 900 < len(different) < 1100
     counts = Counter()
     for pair in different:
         spans = [side for side in pair[0] if side in RESERVED]
@@ -138,11 +139,12 @@ def test_some_words_are_copied_in_a_fifth_of_the_pairs():
                 assert german not in pair[1]
         assert put_back(pair[0], meant) == source
         assert put_back(pair[1], {character: words[word] for character, word in meant.items()}) == target
-    assert set(counts) == {1, 2, 3}
+    assert set(counts) == {1, 2, 3, 4}
     assert min(counts.values()) > 60
 
 
-def test_linked_words_before_a_word_are_copied_with_it():
+def test_linked_words_before_a_word_are_copied_with_it(monkeypatch):
+    monkeypatch.setattr(copied_words, "_BESIDE", 0.0)
     linked = frozenset({("the", "dem"), ("old", "alten"), ("and", "und"), ("the", "die")})
     copies, found = Copies(1, {"dog": "Hund", "cat": "Katze"}, linked), set()
     for number in range(3000):
@@ -163,6 +165,23 @@ def test_linked_words_before_a_word_are_copied_with_it():
         ("he sees X, X", "er hilft X X"),
         ("he sees the old X, and X", "er hilft dem alten X und X"),
         ("he sees the old X, X", "er hilft dem alten X X"),
+    }
+
+
+def test_characters_stand_beside_linked_words(monkeypatch):
+    monkeypatch.setattr(copied_words, "_BESIDE", 1.0)
+    copies, found = Copies(1, {"dog": "Hund"}, frozenset({("the", "dem"), ("sees", "hilft"), ("sees", "er")})), set()
+    for number in range(1000):
+        made = copies({"source": ["«The dog», sees the"], "target": ["er «dem, Hund» hilft"]}, [(number,)])
+        found.add(tuple(re.sub(f"[{RESERVED}]", "X", made[side][0]) for side in made))
+    assert found == {
+        ("«The dog», sees the", "er «dem, Hund» hilft"),
+        ("«The dog», X sees the", "er «dem, Hund» X hilft"),
+        ("«The dog», sees X the", "er «dem, Hund» hilft X"),
+        ("«The dog», X sees the", "X er «dem, Hund» hilft"),
+        ("«The dog», sees X the", "er X «dem, Hund» hilft"),
+        ("«The dog», sees X the", "er «X dem, Hund» hilft"),
+        ("«The dog», sees the X", "er «dem X, Hund» hilft"),
     }
 
 
