@@ -32,10 +32,11 @@ _READ = 200_000  # training sources whose n-grams are counted
 _AT_ONCE = 10_000
 _BITS = 21  # of a token in an n-gram's code
 _DOUBTFUL = 0.01  # the most validation sentences that each signal makes doubtful, as a share
-_SHARES = {"length_ratio": 0.25, "target_ratio": 0.25}  # of the above, for signals that seldom help
+_SHARES = {"length_ratio": 0.25}  # of the above, for signals that seldom help
 _LOST = 0.75  # an output for two sentences that has a smaller share of the tokens of their own outputs lost one
 _AS_MANY = 0.01  # a difference in recall that does not count
 _LEAST_SCALE = 1e-3
+_LITTLE = 0.15  # of the way from the chrF of guesses to that of references
 _MOSTLY = 0.5  # share of translations that are guesses, from which on all are doubtful
 _NEVER = 1.0  # a threshold above any log-probability
 LIMIT_BITS = 2**21  # of a set of n-grams: 256 KiB
@@ -45,7 +46,7 @@ _BITS_EACH = 8  # with `_HASHES` of confidence.py, 2.4 % of the n-grams that are
 def calibrate(run: Run) -> Confidence | None:
     """
     Choose the thresholds of a model's confidence such that each signal makes 1 % of the validation sentences doubtful,
-    translated with the model's own settings (a long or a short output, 0.25 %); or less if lower thresholds find as
+    translated with the model's own settings (a long output, 0.25 %); or less if lower thresholds find as
     many sentences of other kinds: validation sentences whose words are in random order, or half of them replaced or
     misspelled, and, if the languages differ, references in place of sources; and, of translators, pairs of sentences in
     one source, whose output translates only one. Of a model that guesses, a low probability makes as many doubtful as
@@ -105,24 +106,29 @@ def calibrate(run: Run) -> Confidence | None:
     made.measured.update(chosen)
     logger.info(f"confidence: {describe_calibration(made.measured)}")
     if guesses > _MOSTLY:
-        logger.warning("the model's outputs have little to do with the sources: all are called doubtful")
+        logger.warning(
+            "the model's outputs have little to do with the sources: its confidence means nothing, and all are doubtful"
+        )
     return made
 
 
 def guessed(translations: Sequence[str], references: Sequence[str]) -> float:
     """
     The share of translations that have nothing to do with their sources, estimated: chance makes half of such guesses
-    no more like their own reference than like that of another source, and hardly any true translation.
+    no more like their own reference than like that of another source, and hardly any true translation. It is 1 if all
+    in all they are little more like their own references.
     """
     from sacrebleu.metrics import CHRF  # slow to import
 
-    chrf, misses = CHRF(), 0
+    chrf, found = CHRF(), []
     for place, (translation, own) in enumerate(zip(translations, references, strict=True)):
         others = (other for other in (*references[place + 1 :], *references[:place]) if other != own)
-        if translation != own and (other := next(others, None)) is not None:
-            scores = [chrf.sentence_score(translation, [reference]).score for reference in (own, other)]
-            misses += scores[0] <= scores[1]
-    return min(1.0, 2 * misses / max(1, len(translations)))
+        if (other := next(others, None)) is not None:
+            found.append([chrf.sentence_score(translation, [reference]).score for reference in (own, other)])
+    own_mean, other_mean = np.mean(found, axis=0) if found else (100.0, 0.0)
+    if own_mean - other_mean < _LITTLE * (100 - other_mean):
+        return 1.0
+    return min(1.0, 2 * sum(own <= other for own, other in found) / max(1, len(found)))
 
 
 def ngram_set(ngrams: Iterable[tuple[int, ...]]) -> NgramSet:

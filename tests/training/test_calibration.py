@@ -73,17 +73,15 @@ def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
         shares.append((sum(ngram in known for ngram in ngrams) / 2 + 3) / (len(ids) + 3))
     assert len(texts) > 100
     assert confidence.signals.keys() == {"mean_log_probability", "known_ngrams", "length_ratio", "target_ratio"}
-    for name, values in (("mean_log_probability", means), ("known_ngrams", shares)):
+    lengths = [row[0].length for row in translator.translate(texts)]
+    rows = zip(lengths, tokenize(texts).input_ids, strict=True)
+    ratios = [(length + 3) / (len(ids) + 3) for length, ids in rows if len(ids) <= 64]
+    for name, values in (("mean_log_probability", means), ("known_ngrams", shares), ("target_ratio", ratios)):
         threshold, scale = confidence.signals[name]
         values = torch.tensor(values, dtype=torch.float64)
         quantiles = [float(values.quantile(share)) for share in (0.01, 0.005, 0.0025)]
         assert min(abs(threshold - quantile) for quantile in quantiles) < 0.02  # a few n-grams only seem known
         assert scale == pytest.approx(max(1e-3, float(values.std())), rel=0.05)
-    lengths = [row[0].length for row in translator.translate(texts)]
-    rows = zip(lengths, tokenize(texts).input_ids, strict=True)
-    ratios = sorted((length + 3) / (len(ids) + 3) for length, ids in rows if len(ids) <= 64)
-    threshold = confidence.signals["target_ratio"][0]
-    assert ratios[0] - 0.02 < threshold < ratios[2] + 0.02  # a quarter of 1 % of 500, or less
     assert confidence.measured["doubtful"].keys() - {"glued"} == {"validation", "shuffled", "corrupted", "foreign"}
     assert confidence.measured["doubtful"]["foreign"] == 1  # German has other n-grams
 
@@ -91,7 +89,7 @@ def test_thresholds_make_few_validation_sentences_doubtful(calibrated):
 def test_all_outputs_of_a_model_that_guesses_are_doubtful(tmp_path, capsys):
     """However usual its own guesses are to it."""
     run_training(*SMALL_RUN, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=2", "data.embedded_size=1500")
-    assert "little to do with the sources" in capsys.readouterr().err
+    assert "its confidence means nothing" in capsys.readouterr().err
     for split in ("validation", "test"):
         found = Translator.load([str(tmp_path / "run")]).translate(sources(tmp_path / "run", split), scores=True)
         assert all(row[0].confidence < 0.5 for row in found)
@@ -107,6 +105,9 @@ def test_the_share_of_guesses_is_that_of_outputs_for_other_sources():
     assert guessed(outputs, references) == pytest.approx(0.75, abs=0.1)
     assert guessed(references, references) == 0
     assert guessed([f"{text[:20]}xyzxyzxyz" for text in references], references) < 0.02  # bad, but no guesses
+    # Not one of these is more like another reference, and yet they are hardly like their own.
+    poor = [text[:6] + "".join(chance.choices(letters, k=24)) for text in references]
+    assert guessed(poor, references) == 1
     assert guessed([""] * 400, references) == guessed(["the the the"] * 400, references) == 1
     assert guessed(["yes"] * 4, ["yes"] * 4) == 0  # nothing to tell apart
 
