@@ -193,13 +193,14 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
     """
     search, generation = read_search(model), model.generation_config
     warn_of_settings(model, _LEFT_OUT, SETTINGS)
-    # Its search ends with the beam_size-th hypothesis, as early_stopping=True does. Others go on while a longer one may
-    # win, which they often do where the penalty favours long ones, seldom at 1 or less, and never at 0 or less.
+    # Its search ends with the beam_size-th hypothesis, as early_stopping=True does; with a patience of 2, when it has
+    # twice as many. Others go on while a longer one may win: later than that hardly ever at a penalty of 1 or less, but
+    # often where the penalty favours long ones.
     is_never, penalty = search.early_stopping == "never", search.length_penalty
     if search.num_beams > 1 and search.early_stopping is not True and penalty > (0 if is_never else 1):
         logger.warning(
-            f"CTranslate2 searches like early_stopping=true, but this model has {search.early_stopping!r} and a "
-            f"length_penalty of {penalty}: other translations may win"
+            f"CTranslate2 ends its search after a number of hypotheses, but this model has early_stopping="
+            f"{search.early_stopping!r} and a length_penalty of {penalty}: other translations may win"
         )
     if not generation.renormalize_logits and (changed := settings_in_use(model, _BEFORE_SOFTMAX)):
         others = ", and other translations may win" if search.num_beams > 1 else ""
@@ -209,6 +210,7 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
         )
     settings = {
         "beam_size": search.num_beams,
+        "patience": 1 if search.early_stopping is True else 2,
         "num_hypotheses": min(generation.num_return_sequences or 1, search.num_beams),
         "length_penalty": search.length_penalty,
         "min_decoding_length": search.shortest,
