@@ -196,7 +196,7 @@ class Translator:
             align: how many of the best translations of each text get `weights`.
             generation: arguments of `model.generate`.
         """
-        generation, several = with_spare(self.model, texts, generation)
+        generation, several = with_spare(self.model, self.rules, generation)
         sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
         confidence = None if log_probabilities is None else self.confidence
         found = tokens, sequences, log_probabilities

@@ -8,7 +8,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .confidence import Confidence
-from .kept_words import has_reserved
 from .text import TextRules, with_features
 from .translations import Translation, Translations
 
@@ -200,14 +199,14 @@ def generate_batch(
     return sequences, scores
 
 
-def with_spare(model: PreTrainedModel, inputs: Sequence[str], generation: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def with_spare(model: PreTrainedModel, rules: TextRules, generation: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """
-    Arguments of `generate` with which a batch that has reserved characters gets all hypotheses of the beam, of which
-    `TextRules.chosen` prefers those that have these characters too; and how many were asked for.
+    Arguments of `generate` with which a model that writes reserved characters returns all hypotheses of the beam, of
+    which `TextRules.chosen` prefers those that have the source's; and how many were asked for.
     """
     several = setting_of(model, generation, "num_return_sequences") or 1
     beams = setting_of(model, generation, "num_beams") or 1
-    if beams > several and not setting_of(model, generation, "do_sample") and any(map(has_reserved, inputs)):
+    if rules.reserved and beams > several and not setting_of(model, generation, "do_sample"):
         generation = generation | {"num_return_sequences": beams}
     return generation, several
 

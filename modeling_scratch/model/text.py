@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .confidence import DOUBTFUL, Confidence
-from .kept_words import KEPT, RESERVED, KeptWords, hide, restore_words, word_counts, writes_all
+from .kept_words import KEPT, RESERVED, KeptWords, has_reserved, hide, restore_words, word_counts, writes_all
 from .sentences import beginnings, space_between
 from .translations import Translation, Translations, joined, spread
 
@@ -118,7 +118,7 @@ class TextRules:
         return replace(translation, confidence=number, is_short=confidence.is_short(*signals))
 
     def chosen(self, inputs: Sequence[str], translations: Translations, several: int) -> Translations:
-        """The `several` best translations of each input: first those that have all of its reserved characters."""
+        """The `several` best translations of each input: first those that have its reserved characters and no others."""
         rows = []
         for read, row in zip(inputs, translations, strict=True):
             if len(row) > several:
@@ -190,7 +190,7 @@ class Reading:
 
     def _restored(self, place: int, translation: Translation) -> Translation:
         sentence, read = self.sentences[place], self.inputs[place]
-        if self.kept is None or sentence == read:
+        if not (self.kept and self.rules.reserved and has_reserved(read + translation.text)):
             return translation
         words = [sentence[start:end] for start, end in self.kept.spans(sentence)]
         text, is_whole = restore_words(translation.text, read, words)

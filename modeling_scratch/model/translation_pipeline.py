@@ -308,7 +308,7 @@ class ScratchTranslationPipeline(Pipeline):
     def _forward(
         self, batch: dict[str, Any], return_scores: bool, return_confidence: bool, **generation
     ) -> dict[str, Any]:
-        generation, several = with_spare(self.model, batch["inputs"], generation)
+        generation, several = with_spare(self.model, self.rules, generation)
         sequences, scores = generate_batch(self.model, batch["ids"], return_scores or return_confidence, **generation)
         confidence = self.confidence if return_confidence else None
         made = {"sequences": sequences, "scores": scores, "confidence": confidence, "several": several}

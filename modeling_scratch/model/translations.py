@@ -25,7 +25,7 @@ class Translation:
         is_short: it is doubtful since it is short for its source: a part may be missing. False without a confidence.
         weights: how much each target word attends to each source word, (target words, source words), as
             `alignments.average_heads` returns them; None if not asked for, or unknown.
-        lost_words: the model left out a kept word, or wrote it twice: its place is guessed.
+        lost_words: the model left out a kept word, whose place is guessed, or wrote one too many.
     """
 
     text: str

@@ -19,7 +19,6 @@ from ... import __version__
 from ...errors import UserError
 from ...files import remove, written_whole
 from ...model.confidence import Confidence
-from ...model.kept_words import has_reserved
 from ...model.text import TextRules, with_features
 from ...model.translations import Translation, Translations
 from ...model_names import loading
@@ -80,7 +79,7 @@ class CTranslate2Engine:
         **ignored,
     ) -> Translations:
         beams = num_beams or self.num_beams
-        hypotheses = beams if any(map(has_reserved, texts)) else num_return_sequences
+        hypotheses = beams if self.rules.reserved else num_return_sequences
         settings = self.settings | {"num_hypotheses": hypotheses, "beam_size": beams}
         share = math.ceil(sum(map(len, tokens)) / self.translator.num_translators)
         results = self.translator.translate_batch(

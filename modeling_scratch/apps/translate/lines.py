@@ -190,7 +190,7 @@ class Warnings:
         if is_doubtful(translation):
             why = f"the {self.unit} is unlike what the model has learnt"
             if translation.lost_words:
-                why = "a kept word was left out or written twice, so its place is a guess"
+                why = "the model left out a kept word, whose place is a guess, or wrote one too many"
             elif translation.is_short:
                 why = "the output is short for its source: a part may be missing"
             sure = translation.confidence

@@ -267,10 +267,14 @@ export class Translator {
     return translator;
   }
 
+  // Whether the model reads reserved characters for kept words.
+  get hides() {
+    return Boolean(this.kept && this.model.reserved);
+  }
+
   // What the model reads of a sentence, not yet cleaned, and its kept words.
   take(sentence) {
-    const { keptWords, reserved } = this.model;
-    return keptWords && reserved ? hide(sentence, this.kept, reserved) : takeOut(sentence, this.kept);
+    return this.hides ? hide(sentence, this.kept, this.model.reserved) : takeOut(sentence, this.kept);
   }
 
   // For models with reserved characters: the parts of an output; see `restored`.
@@ -300,20 +304,24 @@ export class Translator {
     const { source } = await this.encoder.run({ input_ids: input });
     const decoder = new Decoder(this.ort, this.decoder, source, this.model);
     const settings = { ...this.model.search, ...options };
-    const { isTranslator, reserved } = this.model;
-    const isWhole = ({ tokens }) =>
-      !reserved || !kept.length || this.restore(decode(this.target, tokens), sentence, [left, kept])[1];
-    // First those that have all kept words, as `TextRules.chosen` in model/text.py.
+    const restored = ({ tokens }) => this.restore(decode(this.target, tokens), sentence, [left, kept]);
+    const isWhole = (each) => !this.hides || restored(each)[1];
+    // First those that have all kept words and no others, as `TextRules.chosen` in model/text.py.
     const found = await this.search(decoder, settings, checkpoint);
     found.sort((first, second) => isWhole(second) - isWhole(first));
     const [{ tokens, score }] = found;
-    const sure = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), isTranslator);
+    const sure = this.confidence?.of(ids, tokens.length, score, decode(this.target, tokens), this.model.isTranslator);
     const hasAll = isWhole(found[0]);
     const confidence = hasAll ? sure : sure && Math.min(sure, LOST_WORDS);
     const text = clean(left.replaceAll(/[\u{10ff00}-\u{10ff0f}]/gu, " "));
     const doubt = this.confidence?.doubt(confidence, ids, text, tokens.length, hasAll) ?? (hasAll ? undefined : "kept-word");
+    const textOf = (each) => {
+      if (!this.hides && !kept.length) return decode(this.target, each.tokens);
+      const parts = this.hides ? restored(each)[0] : this.explain(sentence, each);
+      return parts.map(({ text }) => text).join("");
+    };
     return found.map(({ tokens, score, weights }, rank) => ({
-      text: kept.length ? this.explain(sentence, { tokens, weights }).map(({ text }) => text).join("") : decode(this.target, tokens),
+      text: textOf({ tokens, weights }),
       tokens,
       score,
       isCut: !settings.endTokens.includes(tokens.at(-1)),
@@ -327,7 +335,6 @@ export class Translator {
   explain(sentence, { tokens, weights }) {
     const { languages } = this.model;
     const [left, kept] = this.take(sentence);
-    const isHidden = this.model.reserved && kept.length;
     if (!tokens.length) return [{ text: clean(sentence) && sentence.trim(), isWord: false, from: [] }];
     const text = decode(this.target, tokens);
     const read = clean(left);
@@ -342,7 +349,7 @@ export class Translator {
     };
     // Where a place in what the model reads is in the sentence.
     const original = (place) => {
-      const before = isHidden ? kept.findLast(({ at }) => at < place) : undefined;
+      const before = this.hides ? kept.findLast(({ at }) => at < place) : undefined;
       return before ? place - before.at - 2 + before.end : place;
     };
     const linked = (word) => {
@@ -360,7 +367,7 @@ export class Translator {
       if (sum) for (const each of from) each.weight /= sum;
       return { text: text.slice(word[0], word[1]), isWord: true, from: from.filter(({ weight }) => weight > 0.02) };
     };
-    if (isHidden) {
+    if (this.hides) {
       return this.restore(text, sentence, [left, kept])[0].flatMap((part) => {
         if (part.at === undefined) {
           const { start, end } = kept[part.kept] ?? {};
