@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from functools import cache, partial
+from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -26,12 +27,14 @@ from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.model.confidence import FILE, Confidence, ngrams_of
+from modeling_scratch.model.kept_words import RESERVED
 from modeling_scratch.model.translations import best_texts
 from modeling_scratch.training.calibration import ngram_set
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
 SENTENCES = [pair["en"] for pair in CORPUS][:12]
+LEARNT = sorted(CORPUS, key=lambda pair: len(pair["en"]))[:80]
 
 
 def make_folder(
@@ -40,7 +43,7 @@ def make_folder(
     """
     Save a model that is trained until its translations differ and end, in float64, so that translations do not depend
     on the batch, the process or the processor. With `target_size` it has two vocabularies; with `reserves`, tokens for
-    kept words, and it splits lines.
+    kept words, and it splits lines, and copies kept words in `LEARNT`, which it translates well.
     """
     return Path(shutil.copytree(_made_once(target_size, updates, reserves, **fields), folder))
 
@@ -48,18 +51,20 @@ def make_folder(
 @cache
 def _made_once(target_size: int | None, updates: int, reserves: bool, **fields) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="model-", dir=os.environ["HF_HOME"]))
-    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 340 if reserves else 300, reserves=reserves)
+    texts = [pair[side] for side in ("en", "de")[: 1 + reserves] for pair in CORPUS]
+    source = train_tokenizer(iter([texts]), 900 if reserves else 300, reserves=reserves)
     source.init_kwargs |= {"splits_lines": True} if reserves else {}
     target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
     save_tokenizers(source, target, folder)  # before use, which would add padding settings to the file
-    fields |= {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
+    fields |= {"vocab_size": len(source), "max_position_embeddings": 120 if reserves else 60, "dropout": 0.0}
     if target_size:
         fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
     torch.manual_seed(0)
     model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields)))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     batches = []
-    for pairs in (CORPUS[first::20] for first in range(20)):
+    corpus = [*LEARNT, *map(_with_kept_word, LEARNT, cycle(RESERVED[:4]))] if reserves else CORPUS
+    for pairs in (corpus[first::20] for first in range(20)):
         inputs = source([pair["en"] for pair in pairs], padding=True, return_tensors="pt")
         labels = target([pair["de"] for pair in pairs], padding=True, return_tensors="pt").input_ids
         batches.append({**inputs, "labels": labels.masked_fill(labels == 0, -100)})
@@ -68,9 +73,16 @@ def _made_once(target_size: int | None, updates: int, reserves: bool, **fields) 
         optimizer.step()
         optimizer.zero_grad()
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    model.generation_config = GenerationConfig(num_beams=3, max_new_tokens=20, **tokens)
+    model.generation_config = GenerationConfig(num_beams=3, max_new_tokens=40 if reserves else 20, **tokens)
     model.double().save_pretrained(folder)
     return folder
+
+
+def _with_kept_word(pair: dict[str, str], word: str) -> dict[str, str]:
+    """A pair with a reserved character at the beginning of both sides or, of every other pair, before the full stop."""
+    if ord(word) % 2:
+        return {side: f"{text[:-1]} {word}{text[-1]}" for side, text in pair.items()}
+    return {side: f"{word} {text}" for side, text in pair.items()}
 
 
 def calibrate(folder: Path) -> Path:
@@ -116,10 +128,10 @@ def one_vocabulary() -> Path:
 
 @cache
 def with_kept_words() -> Path:
-    """As `one_vocabulary`, with tokens for kept words. It splits lines into sentences."""
-    folder = make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model", reserves=True)
-    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
-    return folder
+    """As `one_vocabulary`, with tokens for kept words and a confidence. It splits lines into sentences."""
+    folder = make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model", updates=250, reserves=True)
+    save_tokenizers(*load_tokenizers(str(folder)), folder, 120, ("en", "de"))
+    return calibrate(folder)
 
 
 @cache

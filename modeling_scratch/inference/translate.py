@@ -199,9 +199,8 @@ class Translator:
         generation, several = with_spare(self.model, self.rules, generation)
         sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
         confidence = None if log_probabilities is None else self.confidence
-        found = tokens, sequences, log_probabilities
+        found = texts, tokens, sequences, log_probabilities, several
         rows = as_translations(self.model, self.target_tokenizer, *found, self.rules, confidence)
-        rows = self.rules.chosen(texts, rows, several)
         if not align:
             return rows
         pairs = [(text, each.text) for text, row in zip(texts, rows, strict=True) for each in row[:align]]

@@ -1,6 +1,7 @@
 """Translate sentences in batches of similar length through `generate()`, and score the translations."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -202,7 +203,7 @@ def generate_batch(
 def with_spare(model: PreTrainedModel, rules: TextRules, generation: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """
     Arguments of `generate` with which a model that writes reserved characters returns all hypotheses of the beam, of
-    which `TextRules.chosen` prefers those that have the source's; and how many were asked for.
+    which `TextRules.best_ranks` prefers those that have the source's; and how many were asked for.
     """
     several = setting_of(model, generation, "num_return_sequences") or 1
     beams = setting_of(model, generation, "num_beams") or 1
@@ -214,25 +215,35 @@ def with_spare(model: PreTrainedModel, rules: TextRules, generation: dict[str, A
 def as_translations(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    inputs: Sequence[str],
     ids: list[list[int]],
     sequences: torch.Tensor,
     scores: torch.Tensor | None,
+    several: int,
     rules: TextRules,
     confidence: Confidence | None,
 ) -> Translations:
     """
-    What `generate_batch` returned as translations of each sentence, best first.
+    Of what `generate_batch` returned the `several` best translations of each sentence, best first.
 
     Args:
         tokenizer: the target's.
-        ids: the source tokens of each sentence.
+        inputs, ids: each sentence as the model reads it, and its tokens.
     """
-    several = sequences.shape[1]  # (batch_size, num_return_sequences, target_length)
-    lengths, is_whole = (values.flatten().tolist() for values in target_lengths(model, sequences))
-    texts = tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
-    numbers = [0.0] * len(texts) if scores is None else scores.flatten().tolist()
+    lengths, is_whole = (values.tolist() for values in target_lengths(model, sequences))
+    rows = sequences.tolist()  # of each sentence, the tokens of each hypothesis
+    numbers = torch.zeros(sequences.shape[:2]).tolist() if scores is None else scores.tolist()
     found = []
-    for place, (text, score, length, whole) in enumerate(zip(texts, numbers, lengths, is_whole, strict=True)):
-        made = Translation(text, score, not whole, length=length)
-        found.append(made if scores is None else rules.rated(made, ids[place // several], confidence))
-    return [found[first : first + several] for first in range(0, len(found), several)]
+    for place, read in enumerate(inputs):
+        text_of = cache(partial(_decoded, tokenizer, rows[place]))
+        made = []
+        for rank in rules.best_ranks(read, len(rows[place]), several, text_of):
+            is_cut, length = not is_whole[place][rank], lengths[place][rank]
+            translation = Translation(text_of(rank), numbers[place][rank], is_cut, length=length)
+            made.append(translation if scores is None else rules.rated(translation, ids[place], confidence))
+        found.append(made)
+    return found
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]], rank: int) -> str:
+    return tokenizer.decode(rows[rank], skip_special_tokens=True)

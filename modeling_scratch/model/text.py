@@ -4,7 +4,7 @@ features. Everything that translates goes this way. This file needs no PyTorch, 
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -117,14 +117,18 @@ class TextRules:
         number = confidence(*signals, says_nothing(translation.text, self.is_translation))
         return replace(translation, confidence=number, is_short=confidence.is_short(*signals))
 
-    def chosen(self, inputs: Sequence[str], translations: Translations, several: int) -> Translations:
-        """The `several` best translations of each input: first those that have its reserved characters and no others."""
-        rows = []
-        for read, row in zip(inputs, translations, strict=True):
-            if len(row) > several:
-                row = sorted(row, key=lambda translation: not writes_all(translation.text, read))[:several]
-            rows.append(row)
-        return rows
+    def best_ranks(self, read: str, count: int, several: int, text_of: Callable[[int], str]) -> Sequence[int]:
+        """
+        Which of `count` hypotheses for an input are its `several` best translations, given by rank: first those that
+        have its reserved characters and no others.
+
+        Args:
+            text_of: decodes a hypothesis, given its rank.
+        """
+        best = range(min(count, several))
+        if not self.reserved or all(writes_all(text_of(rank), read) for rank in best):
+            return best
+        return sorted(range(count), key=lambda rank: not writes_all(text_of(rank), read))[:several]
 
 
 class Reading:

@@ -316,6 +316,5 @@ class ScratchTranslationPipeline(Pipeline):
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """The translations of each input in a batch, best first."""
-        found = outputs["ids"], outputs["sequences"], outputs["scores"]
-        rows = as_translations(self.model, self.target_tokenizer, *found, self.rules, outputs["confidence"])
-        return self.rules.chosen(outputs["inputs"], rows, outputs["several"])
+        found = (outputs[name] for name in ("inputs", "ids", "sequences", "scores", "several"))
+        return as_translations(self.model, self.target_tokenizer, *found, self.rules, outputs["confidence"])

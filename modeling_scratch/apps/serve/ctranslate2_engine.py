@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,14 +91,20 @@ class CTranslate2Engine:
             return_end_token=True,
             **settings,
         )
-        rows = [
-            [self._translation(ids, *each) for each in zip(result.hypotheses, result.scores, strict=True)]
-            for ids, result in zip(tokens, results, strict=True)
-        ]
-        return self.rules.chosen(texts, rows, num_return_sequences)
+        rows = []
+        for text, ids, result in zip(texts, tokens, results, strict=True):
+            text_of = cache(partial(self._decoded, result.hypotheses))
+            ranks = self.rules.best_ranks(text, len(result.hypotheses), num_return_sequences, text_of)
+            rows.append(
+                [self._translation(ids, text_of(rank), result.hypotheses[rank], result.scores[rank]) for rank in ranks]
+            )
+        return rows
 
-    def _translation(self, source: list[int], tokens: list[str], score: float) -> Translation:
-        text = self.target.decode([self.target.token_to_id(token) for token in tokens], skip_special_tokens=True)
+    def _decoded(self, hypotheses: list[list[str]], rank: int) -> str:
+        tokens = [self.target.token_to_id(token) for token in hypotheses[rank]]
+        return self.target.decode(tokens, skip_special_tokens=True)
+
+    def _translation(self, source: list[int], text: str, tokens: list[str], score: float) -> Translation:
         # CTranslate2 divides the score by length^penalty.
         total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
         is_cut = not tokens or tokens[-1] not in self.settings["end_token"]

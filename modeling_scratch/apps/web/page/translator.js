@@ -306,7 +306,7 @@ export class Translator {
     const settings = { ...this.model.search, ...options };
     const restored = ({ tokens }) => this.restore(decode(this.target, tokens), sentence, [left, kept]);
     const isWhole = (each) => !this.hides || restored(each)[1];
-    // First those that have all kept words and no others, as `TextRules.chosen` in model/text.py.
+    // First those that have all kept words and no others, as `TextRules.best_ranks` in model/text.py.
     const found = await this.search(decoder, settings, checkpoint);
     found.sort((first, second) => isWhole(second) - isWhole(first));
     const [{ tokens, score }] = found;
