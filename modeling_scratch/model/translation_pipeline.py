@@ -316,5 +316,5 @@ class ScratchTranslationPipeline(Pipeline):
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """The translations of each input in a batch, best first."""
-        found = (outputs[name] for name in ("inputs", "ids", "sequences", "scores", "several"))
+        found = outputs["inputs"], outputs["ids"], outputs["sequences"], outputs["scores"], outputs["several"]
         return as_translations(self.model, self.target_tokenizer, *found, self.rules, outputs["confidence"])
