@@ -75,7 +75,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     """A translator with one thread per core, each with its own batches."""
     import ctranslate2
 
-    from modeling_scratch.apps.serve.ctranslate2_engine import SETTINGS
+    from modeling_scratch.inference.ctranslate2_engine import SETTINGS
     from modeling_scratch.loading import load_tokenizers
 
     out = work / quantization

@@ -160,7 +160,8 @@ def sure_of(folder: Path, sentences: list[str], rounding: float = 1e-3, **settin
 
 def run_translate(patch, model, text: bytes = b"", stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
     """
-    Run `scratch translate` in this process: its exit code, standard output and standard error (see `without_cuts`).
+    Run `scratch translate` in this process, by default in PyTorch: its exit code, standard output and standard error
+    (see `without_cuts`).
 
     Args:
         patch: pytest's monkeypatch.
@@ -173,7 +174,7 @@ def run_translate(patch, model, text: bytes = b"", stderr=io.StringIO, **options
     patch.setattr(sys, "stderr", stderr())
     code = 0
     try:
-        translate.main(str(model), **options)
+        translate.main(str(model), **{"engine": "torch"} | options)
     except SystemExit as stop:
         code = stop.code
     output.flush()

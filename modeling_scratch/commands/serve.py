@@ -99,7 +99,8 @@ def main(
         from ..apps.serve.engines import ENGINES, Directions, load_direction
         from ..apps.serve.service import Limits, Service
         from ..apps.serve.storage import Suggestions
-        from ..apps.translate.workers import Pool, before_forking, cores_of_process, worker_count
+        from ..apps.translate.workers import Pool, before_forking, worker_count
+        from ..inference.engine import cores_of_process
 
         clients = Clients(max_characters, requests_per_minute, api_key, api_keys, key_optional)
         kept = Suggestions(suggestions) if suggestions else None

@@ -20,9 +20,8 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError, as_user_error
 from ..loading import NO_REMOTE_CODE
-from ..model.batched_generation import is_panic
 from ..model.kept_words import RESERVED
-from ..model.text import INVISIBLE, SEPARATOR, has_whole_symbols
+from ..model.text import INVISIBLE, SEPARATOR, has_whole_symbols, is_panic
 from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
 from .copied_words import Copies

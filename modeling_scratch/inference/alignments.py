@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.corpus import Links
-from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length
-from ..model.text import clean
+from ..model.text import DEFAULT_BATCH_TOKENS, batches_by_length, clean
 
 Heads = list[list[int]]  # [layer, head] of each, from 0
 

@@ -23,6 +23,8 @@ INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u20
 # Ends each feature in a source. To `clean` it is white space, so neither a text nor a feature can contain it.
 SEPARATOR = "\u001f"
 
+DEFAULT_BATCH_TOKENS = 4096
+
 
 def clean(text: str) -> str:
     """What models read of a source text: nothing invisible, and one space for white space of any kind."""
@@ -67,6 +69,106 @@ def with_features(text: str, features: str = "", takes_any: bool = True) -> str:
 def says_nothing(text: str, is_translation: bool) -> bool:
     """Whether an output is blank or, as a translation of words, has neither a letter nor a digit."""
     return not (is_translatable(text) if is_translation else text.strip())
+
+
+def check_inputs(texts: Sequence[str], features: Sequence[str], first: int = 0) -> None:
+    """
+    Raise ValueError if a text or its features are not a string, or not valid Unicode, or their numbers differ.
+
+    Args:
+        first: the number of the first text, for error messages.
+    """
+    if len(features) != len(texts):
+        raise ValueError(
+            f"there are features for {len(features)} inputs, but the number of inputs is {len(texts)}; several "
+            "features of an input are one string, separated by semicolons"
+        )
+    for number, given in enumerate(zip(texts, features, strict=True), start=first):
+        for name, text in zip(("input", "the features of input"), given, strict=True):
+            if not isinstance(text, str):
+                raise ValueError(f"{name} {number} is of type {type(text).__name__}; it must be a string")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{name} {number} is not Unicode text: {error.reason} at {error.start}") from None
+
+
+def is_panic(error: BaseException) -> bool:
+    """
+    Whether the tokenizers library (0.23) gave up, as it does if a regular expression takes too many steps on a text. It
+    then raises pyo3_runtime.PanicException, which is no Exception and cannot be imported.
+    """
+    return type(error).__name__ == "PanicException"
+
+
+def tokenized(
+    encode: Callable[[list[str]], list[list[int]]],
+    sentences: Sequence[str],
+    limit: int | None,
+    numbers: Sequence[int] | None = None,
+    features: Sequence[str] | None = None,
+    takes_any: bool = True,
+) -> list[list[int]]:
+    """
+    The token ids of each sentence, as `with_features` leaves it; none for one that does not go to the model.
+
+    Args:
+        encode: the token ids of texts by a tokenizer, at least one text at once.
+        limit: the most tokens that the model takes; None: no limit.
+        numbers: of the text that each sentence belongs to, for error messages; None: each is a text, from 0.
+        features: of each sentence; None: none.
+        takes_any: see `with_features`.
+
+    Raises:
+        ValueError: a sentence or its features are not a string, not valid Unicode, or have more than `limit` tokens; or
+            the tokenizer's regular expression gives up.
+    """
+    features = [""] * len(sentences) if features is None else features
+    check_inputs(sentences, features)
+    texts = [with_features(*given, takes_any) for given in zip(sentences, features, strict=True)]
+    filled = [index for index, text in enumerate(texts) if text]
+    ids: list[list[int]] = [[] for _ in sentences]
+    if not filled:
+        return ids
+    try:
+        rows = encode([texts[index] for index in filled])
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise ValueError(f"the tokenizer cannot read one of the inputs: {error}") from None
+    for index, row in zip(filled, rows, strict=True):
+        if limit is not None and len(row) > limit:
+            number = numbers[index] if numbers else index
+            raise ValueError(
+                f"input {number} has {len(row)} tokens, but the model takes {limit} (max_position_embeddings); "
+                "nothing is truncated, so split it"
+            )
+        ids[index] = row
+    return ids
+
+
+def batches_by_length(
+    lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
+) -> list[list[int]]:
+    """
+    Group the indices of sentences into batches of similar length, longest first so that running out of memory happens
+    at once. Empty sentences are left out.
+
+    Args:
+        lengths: in tokens.
+        batch_size: the most sentences per batch; None: no limit.
+        batch_tokens: the most tokens per batch including padding, unless a single sentence is longer; None: no limit.
+    """
+    batches: list[list[int]] = []
+    filled = [index for index, length in enumerate(lengths) if length]
+    for index in sorted(filled, key=lambda index: -lengths[index]):
+        batch = batches[-1] if batches else []
+        padded = (len(batch) + 1) * lengths[batch[0]] if batch else 0
+        if not batch or len(batch) == batch_size or (batch_tokens is not None and padded > batch_tokens):
+            batch = []
+            batches.append(batch)
+        batch.append(index)
+    return batches
 
 
 Sentences = Literal["line", "split"]

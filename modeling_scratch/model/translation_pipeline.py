@@ -13,21 +13,21 @@ from typing import Any
 from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .batched_generation import (
-    DEFAULT_BATCH_TOKENS,
-    as_translations,
-    batches_by_length,
-    check_inputs,
-    generate_batch,
-    setting_of,
-    tokenize,
-    with_spare,
-)
+from .batched_generation import as_translations, generate_batch, setting_of, tokenize, with_spare
 from .confidence import FILE, Confidence
 from .configuration_scratch import TEXT2TEXT, task_of
 from .kept_words import KEPT  # noqa: F401  # Transformers up to 5.8 copies only what this file imports
 from .sentences import beginnings  # noqa: F401
-from .text import Reading, Sentences, TextRules, has_whole_symbols, left_as_it_is
+from .text import (
+    DEFAULT_BATCH_TOKENS,
+    Reading,
+    Sentences,
+    TextRules,
+    batches_by_length,
+    check_inputs,
+    has_whole_symbols,
+    left_as_it_is,
+)
 from .translations import Translation, Translations
 
 TARGET_FOLDER = "target_tokenizer"

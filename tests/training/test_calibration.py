@@ -155,7 +155,7 @@ def test_pipeline_translate_and_translator_agree(calibrated, tmp_path, monkeypat
 
 def test_every_way_in_gives_the_same_translations_scores_and_confidences(calibrated, tmp_path, monkeypatch):
     """Command, pipeline, and service by both engines, for the sentences that rounding does not decide."""
-    ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
+    ctranslate2_engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
     from modeling_scratch.apps.convert.ctranslate2 import write_ctranslate2
 
     texts = [*sources(calibrated, "test")[:20], "Zwei ganz andere Sprachen sind dies."]

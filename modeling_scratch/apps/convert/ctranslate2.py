@@ -13,12 +13,12 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import UserError
+from ...inference.ctranslate2_engine import ORIGIN, SETTINGS
 from ...loading import load_confidence, load_tokenizers, named_languages, vocabulary_size
 from ...model import ScratchForConditionalGeneration
 from ...model.confidence import FILE
 from ...model.configuration_scratch import ScratchConfig
 from ...model.text import has_whole_symbols
-from ..serve.ctranslate2_engine import ORIGIN, SETTINGS
 from ..web.described import read_origin
 from .checking import copy_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, settings_in_use, warn_of_settings
@@ -186,25 +186,25 @@ def to_ctranslate2(
     return spec
 
 
-def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
+def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> list[str]:
     """
-    Write the model's generation settings as arguments of CTranslate2's translate_batch, and warn about those that it
-    lacks or interprets differently.
+    Write the model's generation settings as arguments of CTranslate2's translate_batch. Warns about those that it lacks
+    or interprets differently, and returns these warnings.
     """
     search, generation = read_search(model), model.generation_config
-    warn_of_settings(model, _LEFT_OUT, SETTINGS)
+    left_out, differences = warn_of_settings(model, _LEFT_OUT, SETTINGS), list[str]()
     # Its search ends with the beam_size-th hypothesis, as early_stopping=True does; with a patience of 2, when it has
     # twice as many. Others go on while a longer one may win: later than that hardly ever at a penalty of 1 or less, but
     # often where the penalty favours long ones.
     is_never, penalty = search.early_stopping == "never", search.length_penalty
     if search.num_beams > 1 and search.early_stopping is not True and penalty > (0 if is_never else 1):
-        logger.warning(
+        differences.append(
             f"CTranslate2 ends its search after a number of hypotheses, but this model has early_stopping="
             f"{search.early_stopping!r} and a length_penalty of {penalty}: other translations may win"
         )
     if not generation.renormalize_logits and (changed := settings_in_use(model, _BEFORE_SOFTMAX)):
         others = ", and other translations may win" if search.num_beams > 1 else ""
-        logger.warning(
+        differences.append(
             f"CTranslate2 applies {', '.join(changed)} before its softmax, and generate() after it: scores and "
             f"confidences differ{others}"
         )
@@ -223,6 +223,9 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
     if search.banned:
         settings["suppress_sequences"] = [[target_vocabulary[token] for token in row] for row in search.banned]
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    for difference in differences:
+        logger.warning(difference)
+    return left_out + differences
 
 
 def _is_plain(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -280,11 +283,13 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
             f"{quantization} is how the weights are stored: on a CPU like this one, CTranslate2 converts them to "
             f"{computes} when it loads them"
         )
-    write_settings(model, vocabularies[1], folder)
+    differences = write_settings(model, vocabularies[1], folder)
     copy_tokenizers(name, folder)
     source, target = load_tokenizers(name)
     origin = read_origin(name, model.config) | {"name": name, "languages": named_languages(source)}
     origin |= {"takesAnyText": has_whole_symbols(source), "limit": model.config.max_position_embeddings}
+    origin["longestSource"] = getattr(model.generation_config, "longest_training_source", None)
+    origin["differences"] = differences
     origin["hasPlainTokenizers"] = all(map(_is_plain, (source, target)))
     (folder / ORIGIN).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if (confidence := load_confidence(name)) is not None:

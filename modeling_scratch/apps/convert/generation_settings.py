@@ -65,7 +65,12 @@ def settings_in_use(model: ScratchForConditionalGeneration, names: Iterable[str]
     return [name for name, value in values.items() if value and value != neutral.get(name)]
 
 
-def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
-    """Warn about the generation settings in `NEEDS_GENERATE` and `more` that an export leaves out."""
-    if found := settings_in_use(model, (*NEEDS_GENERATE, *more)):
-        logger.warning(f"{where} does not support the generation settings {', '.join(found)}, which are left out")
+def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> list[str]:
+    """
+    Warn about the generation settings in `NEEDS_GENERATE` and `more` that an export leaves out. Returns the warnings.
+    """
+    if not (found := settings_in_use(model, (*NEEDS_GENERATE, *more))):
+        return []
+    warning = f"{where} does not support the generation settings {', '.join(found)}, which are left out"
+    logger.warning(warning)
+    return [warning]

@@ -2,26 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error, beginning
+from ...inference.engine import Engine
 from ...model.kept_words import ADDRESSES, KeptWords
 from ..translate.lines import Warnings, check_lengths, translated_texts, whole_input
 from ..translate.paragraphs import Translated, translate_paragraphs
 from ..translate.placement import as_translated, read_texts
 from .document import translate_document
 
-if TYPE_CHECKING:
-    from ...inference.translate import Translator
-
 
 def translated_document(
     path: Path | None,
     format: str,
     languages: tuple[str | None, str | None],
-    translator: "Translator",
+    translator: Engine,
     settings: dict[str, Any],
     keep_going: bool = False,
     quiet: bool = False,
@@ -35,7 +33,7 @@ def translated_document(
         path: a file; None: standard input.
         format: a key of `FORMATS`.
         languages: tags of source and target, as `translate_paragraphs` takes them.
-        settings: for `Translator.translate`.
+        settings: for `Engine.translate`.
         keep_going, quiet, kept: see `translate_sentences`.
         confidence: see `read_document`.
 
@@ -58,7 +56,7 @@ def translated_document(
 
 def translate_sentences(
     sentences: list[str],
-    translator: "Translator",
+    translator: Engine,
     settings: dict[str, Any],
     keep_going: bool,
     quiet: bool,

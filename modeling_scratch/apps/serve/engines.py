@@ -1,37 +1,20 @@
 """The directions of a service: the engine of each, and how a request selects one."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
+from ...inference.engine import Engine
 from ...languages import is_tag, language_name
-from ...model.confidence import Confidence
 from ...model.kept_words import KEPT, KeptWords
-from ...model.text import TextRules, has_whole_symbols
-from ...model.translations import Translations
+from ...model.text import has_whole_symbols
 from ...recipe import SOURCE, TARGET
 from ..web.described import describe_origin
 
 if TYPE_CHECKING:
     from ...inference.translate import Translator
-
-
-class Engine(Protocol):
-    """The part of `Translator` that the service uses. `tokenize` is called from several threads."""
-
-    rules: TextRules
-    confidence: Confidence | None
-    limit: int
-    num_beams: int
-    can_fork: bool
-
-    def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
-        """The token ids of each text, with its features; an empty list for a text that does not go to the model."""
-
-    def translate_batch(self, texts: Sequence[str], tokens: list[list[int]], **settings) -> Translations:
-        """The translations of each text, best first, with the settings of `Translator.translate_batch`."""
 
 
 def load_torch_engine(name: str, dtype: str | None = None) -> "Translator":
@@ -45,7 +28,7 @@ def load_torch_engine(name: str, dtype: str | None = None) -> "Translator":
 
 def load_ctranslate2_engine(name: str) -> Engine:
     """Load a model in CTranslate2, on the CPU."""
-    from .ctranslate2_engine import CTranslate2Engine
+    from ...inference.ctranslate2_engine import CTranslate2Engine
 
     return CTranslate2Engine(name)
 

@@ -408,8 +408,7 @@ class Service:
     async def describe_models(self, request: Request) -> Response:
         """The service and its models, for the page."""
         directions = [
-            served.described
-            | {"search": {"numBeams": served.engine.num_beams}, "isAligned": getattr(served.engine, "is_aligned", True)}
+            served.described | {"search": {"numBeams": served.engine.num_beams}, "isAligned": served.engine.is_aligned}
             for served in self.directions.all
         ]
         service = {

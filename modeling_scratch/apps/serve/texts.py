@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import UserError, beginning
+from ...inference.engine import Engine
 from ...model.text import Sentences
 from ...model.translations import Translation, Translations, distinct
 from ..translate.paragraphs import Translated
 from ..translate.placement import as_translated, confidence_of, is_doubtful, read_texts
 from .batcher import Batcher
-from .engines import Direction, Engine
+from .engines import Direction
 from .readers import Readers, Texts, are_foreign, reading_cost, sentences_of, write_documents
 
 _LEAST = 0.02  # smaller weights are not sent

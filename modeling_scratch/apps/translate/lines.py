@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import check_not_protected, one_line, written_whole
+from ...inference.engine import Engine
 from ...model.kept_words import KeptWords
-from ...model.text import Reading, Sentences, has_whole_symbols
+from ...model.text import Reading, Sentences
 from ...model.translations import Translation, Translations, distinct
 from .placement import confidence_of, is_doubtful, read_texts
-
-if TYPE_CHECKING:
-    from ...inference.translate import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -213,16 +211,15 @@ class Warnings:
                 logger.warning(f"{total}; the last is {self.unit} {numbers[-1]}")
 
 
-def check_lengths(translator: "Translator", tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
+def check_lengths(translator: Engine, tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
     """
-    Compare the lengths of sentences with the model's limit and with the longest in training, if the generation config
-    has it.
+    Compare the lengths of sentences with the model's limit and with the longest in training, if it is known.
 
     Returns:
         By index, an error message for each sentence that is too long for the model, and a warning for each other one
         that is longer than any in training.
     """
-    longest = getattr(translator.model.generation_config, "longest_training_source", None)
+    longest = translator.longest_source
     too_long, unusual = {}, {}
     for index, length in enumerate(map(len, tokens)):
         if length > translator.limit:
@@ -270,7 +267,7 @@ def _decoded(lines: Sequence[bytes], first: int, features: Features) -> tuple[li
 
 def _check_file(
     text: TextInput,
-    translator: "Translator",
+    translator: Engine,
     features: Features,
     kept: KeptWords | None,
     sentences: Sentences | None,
@@ -293,7 +290,7 @@ def _check_file(
 
 
 def translated_texts(
-    translator: "Translator", reading: Reading, tokens: list[list[int]], progress: Callable[[int], Any], **settings
+    translator: Engine, reading: Reading, tokens: list[list[int]], progress: Callable[[int], Any], **settings
 ) -> Translations:
     """
     The translations of texts that have been read. Those that need weights to be restored are aligned, even if the
@@ -301,7 +298,7 @@ def translated_texts(
 
     Args:
         tokens: of each input.
-        settings: for `Translator.translate`.
+        settings: for `Engine.translate`.
     """
     aligned = {"align": settings.get("num_return_sequences", 1)}
     others = [place for place in range(len(reading.inputs)) if place not in reading.to_align]
@@ -340,7 +337,7 @@ def _rows(
 def translate_lines(
     path: Path | None,
     file: TextIO,
-    translator: "Translator",
+    translator: Engine,
     settings: dict[str, Any],
     n_best: bool = False,
     scores: bool = False,
@@ -358,7 +355,7 @@ def translate_lines(
 
     Args:
         path: a file; None: standard input.
-        settings: for `Translator.translate`.
+        settings: for `Engine.translate`.
         n_best, scores, alignments, confidence: the columns to write.
         keep_going: write an empty line, with a warning, for a line that cannot be translated; otherwise it is an error.
         quiet: show no progress bar and no prompt.
@@ -406,9 +403,9 @@ def translate_lines(
                 reading, tokens = read(sentences, conditions)
             for index in sorted(unusual.keys() & range(len(sentences))):
                 warnings.add_unusual(number + index + 1, unusual[index])
-            if has_whole_symbols(translator.source_tokenizer):
+            if translator.unknown is not None:
                 for index, row in zip(reading.owners, tokens, strict=True):
-                    if count := row.count(translator.source_tokenizer.unk_token_id):
+                    if count := row.count(translator.unknown):
                         warnings.add_unknown(number + index + 1, count)
             if (more := len(reading.inputs) - len(sentences)) and bar.total is not None:
                 bar.total += more

@@ -14,28 +14,14 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import UserError
+from ...inference.engine import Engine
 from ...model.translations import Batch, Translations
 
 _MAX_BY_DEFAULT = 8
 _BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time
-
-
-class BatchTranslator(Protocol):
-    """What a pool calls, in one thread at a time."""
-
-    def translate_batch(self, texts: Sequence[str], tokens: list[list[int]], **settings) -> Translations:
-        """Translate texts, given their token ids. The translations of each are returned best first."""
-
-
-def cores_of_process() -> int:
-    """How many cores this process may use, or OMP_NUM_THREADS."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal():
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -85,9 +71,7 @@ class Pool:
         listener: a listening socket that workers must not keep open.
     """
 
-    def __init__(
-        self, translators: Sequence[BatchTranslator], count: int, cores: int, listener: socket.socket | None = None
-    ):
+    def __init__(self, translators: Sequence[Engine], count: int, cores: int, listener: socket.socket | None = None):
         self.workers = [Worker(translators, max(1, cores // count), listener) for _ in range(count)]
         self._alive = set(self.workers)
         self._free: SimpleQueue[Worker | None] = SimpleQueue()  # None: all workers are lost
@@ -101,14 +85,14 @@ class Pool:
         """Whether all workers are running."""
         return len(self._alive) == len(self.workers) and all(worker.process.is_alive() for worker in self.workers)
 
-    def submit(self, translator: BatchTranslator, batch: Batch, settings: dict[str, Any]) -> Future[Translations]:
+    def submit(self, translator: Engine, batch: Batch, settings: dict[str, Any]) -> Future[Translations]:
         """
         Have a batch translated by `translator.translate_batch`. The future raises its ValueError, a RuntimeError that
         describes any other error in a worker, or WorkerLost.
         """
         return self._threads.submit(self._translate, translator, batch, settings)
 
-    def _translate(self, translator: BatchTranslator, batch: Batch, settings: dict[str, Any]) -> Translations:
+    def _translate(self, translator: Engine, batch: Batch, settings: dict[str, Any]) -> Translations:
         if not self.workers:
             return translator.translate_batch(*batch, **settings)
         worker = self._free.get()
@@ -127,15 +111,13 @@ class Pool:
             raise found
         return found
 
-    def sharing(self, translator: BatchTranslator) -> dict[str, Any]:
+    def sharing(self, translator: Engine) -> dict[str, Any]:
         """Arguments with which `Translator.translate` gives its batches to the workers; none without workers."""
         if not self.workers:
             return {}
         return {"map_batches": partial(self._map, translator), "min_batches": _BATCHES_PER_WORKER * self.size}
 
-    def _map(
-        self, translator: BatchTranslator, batches: list[Batch], settings: dict[str, Any]
-    ) -> Iterator[Translations]:
+    def _map(self, translator: Engine, batches: list[Batch], settings: dict[str, Any]) -> Iterator[Translations]:
         found = [self.submit(translator, batch, settings) for batch in batches]
         try:
             yield from (future.result() for future in found)
@@ -166,7 +148,7 @@ class Worker:
         listener: a listening socket. The worker closes it, so that nobody can connect once this process has closed it.
     """
 
-    def __init__(self, translators: Sequence[BatchTranslator], threads: int, listener: socket.socket | None):
+    def __init__(self, translators: Sequence[Engine], threads: int, listener: socket.socket | None):
         self._translators = list(translators)
         self._connection, others = multiprocessing.Pipe()
         arguments = (others, self._translators, threads, listener)
@@ -177,7 +159,7 @@ class Worker:
         Finalize(self, self.process.kill, exitpriority=10)
 
     def __call__(
-        self, translator: BatchTranslator, batch: Batch, settings: dict[str, Any]
+        self, translator: Engine, batch: Batch, settings: dict[str, Any]
     ) -> Translations | ValueError | RuntimeError:
         """What `translator.translate_batch` returned or raised. Raises WorkerLost if the process has ended."""
         try:
@@ -197,7 +179,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(connection, translators: list[BatchTranslator], threads: int, listener: socket.socket | None) -> None:
+def _work(connection, translators: list[Engine], threads: int, listener: socket.socket | None) -> None:
     import torch
 
     threading.Thread(target=_end_with_parent, daemon=True).start()

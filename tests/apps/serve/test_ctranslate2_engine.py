@@ -1,7 +1,6 @@
 """CTranslate2 runs without PyTorch and Transformers, and reads and writes text as with them."""
 
 import json
-import os
 import random
 import re
 import shutil
@@ -14,11 +13,12 @@ from services import post
 from texts import GOES_TO_A_TRANSLATOR, TEXTS
 from translators import CORPUS, calibrate, make_folder
 from waiting import LONGEST
+from without_pytorch import without_pytorch
 
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 
-ctranslate2_engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
+ctranslate2_engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
 SENTENCES = [pair["en"] for pair in CORPUS][:50]
 SERVE = [sys.executable, "-m", "modeling_scratch", "serve", "--engine", "ctranslate2"]
 ODD = [*TEXTS, "a\u00adb \u200bc", "\u2002em\u3000space", "x " * 100, "{0} %s"]
@@ -70,13 +70,6 @@ def test_tokens_are_decoded_as_by_transformers(engine, folder):
         tokens = target.convert_ids_to_tokens(ids)
         assert [engine.target.token_to_id(token) for token in tokens] == ids
         assert engine.target.decode(ids, skip_special_tokens=True) == target.decode(ids, skip_special_tokens=True)
-
-
-def without_pytorch(folder) -> dict[str, str]:
-    """An environment in which PyTorch and Transformers cannot be imported."""
-    for name in ("torch", "transformers"):
-        (folder / f"{name}.py").write_text("raise AssertionError('imported')")
-    return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
 
 def test_a_mistyped_folder_is_an_error_at_once_without_pytorch(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import snapshot_download
 
-engine = pytest.importorskip("modeling_scratch.apps.serve.ctranslate2_engine")
+engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
 
 
 def convert(name: str, cache: str) -> Path:

@@ -19,10 +19,10 @@ from translators import CORPUS, DOUBTS, calibrate, load, make_folder, sure_of
 from waiting import LONGEST, wait_until
 
 from modeling_scratch.apps.serve import readers, service
-from modeling_scratch.apps.serve.ctranslate2_engine import CTranslate2Engine
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.errors import UserError
+from modeling_scratch.inference.ctranslate2_engine import CTranslate2Engine
 
 libretranslatepy = pytest.importorskip("libretranslatepy")
 SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 50][:40]

@@ -16,17 +16,18 @@ import ctranslate2  # from an extra of this package
 from huggingface_hub import hf_hub_download
 from tokenizers import Tokenizer
 
-from ... import __version__
-from ...errors import UserError
-from ...files import remove, written_whole
-from ...model.confidence import Confidence
-from ...model.text import TextRules, with_features
-from ...model.translations import Translation, Translations
-from ...model_names import loading
-from ..translate.workers import cores_of_process
+from .. import __version__
+from ..errors import UserError
+from ..files import remove, written_whole
+from ..model.confidence import Confidence
+from ..model.text import TextRules, tokenized
+from ..model.translations import Translation, Translations
+from ..model_names import loading
+from .engine import Engine, cores_of_process
 
 # In a folder that `scratch convert ctranslate2` wrote: arguments for translate_batch, and what the model is for.
 SETTINGS, ORIGIN = "generation.json", "origin.json"
+_OBSTACLE = "obstacle.txt"  # in place of a conversion: why there is none
 _TARGET_FOLDER = "target_tokenizer"  # as in model/translation_pipeline.py, which imports PyTorch; a test compares them
 # What a conversion reads of a folder, but for the facts that the service's page shows.
 _READ = [
@@ -36,40 +37,57 @@ _READ = [
 _TOKENS = 512  # per batch; chosen with benchmarks/translation.py
 
 
-class CTranslate2Engine:
+def has_gpu() -> bool:
+    """Whether PyTorch would translate on a GPU: by CUDA, or on a Mac."""
+    return ctranslate2.get_cuda_device_count() > 0 or sys.platform == "darwin"
+
+
+class CTranslate2Engine(Engine):
     """
     A model on the CPU. It returns no word alignments.
 
     Args:
         name: a folder that `scratch convert ctranslate2` wrote, or another model, which is converted once.
         threads: how many sub-batches are translated at a time; None: one per core.
+
+    Attributes:
+        differences: what the model's settings mean otherwise in `generate()`.
     """
 
     can_fork = False  # CTranslate2 starts threads, which a forked process would not have
     is_aligned = False
+    batch_tokens = None
+    limit: int
+    longest_source: int | None
+    unknown: int | None
+    num_beams: int
+    rules: TextRules
+    confidence: Confidence | None
 
     def __init__(self, name: str, threads: int | None = None):
         folder = Path(name) if (Path(name) / ORIGIN).is_file() else _converted(name)
         self.origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.limit, self.num_beams = self.origin["limit"], self.settings["beam_size"]
+        self.longest_source, self.differences = self.origin.get("longestSource"), self.origin.get("differences", [])
         # One thread per sub-batch: several would wait for each other at every step.
         options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1}
         self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         splits = bool(config.get("split_special_tokens"))
         self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"], splits)
-        self.rules = TextRules.of(config, self.origin["isTranslator"], self.origin["takesAnyText"])
+        has_whole_symbols = self.origin["takesAnyText"]
+        self.unknown = self.source.token_to_id(config.get("unk_token")) if has_whole_symbols else None
+        self.rules = TextRules.of(config, self.origin["isTranslator"], has_whole_symbols)
         self.confidence = Confidence.load(str(folder))
 
-    def tokenize(self, texts: Sequence[str], *, features: Sequence[str] | None = None) -> list[list[int]]:
-        given = zip(texts, features or [""] * len(texts), strict=True)
-        read = [with_features(*each, self.rules.takes_any) for each in given]
-        filled = [place for place, text in enumerate(read) if text]
-        tokens: list[list[int]] = [[] for _ in texts]
-        for place, encoding in zip(filled, self.source.encode_batch([read[place] for place in filled]), strict=True):
-            tokens[place] = encoding.ids
-        return tokens
+    def tokenize(
+        self, texts: Sequence[str], limit: int | None = None, features: Sequence[str] | None = None
+    ) -> list[list[int]]:
+        def encode(texts: list[str]) -> list[list[int]]:
+            return [encoding.ids for encoding in self.source.encode_batch(texts)]
+
+        return tokenized(encode, texts, limit, features=features, takes_any=self.rules.takes_any)
 
     def translate_batch(
         self,
@@ -77,11 +95,13 @@ class CTranslate2Engine:
         tokens: list[list[int]],
         num_beams: int | None = None,
         num_return_sequences: int = 1,
+        length_penalty: float | None = None,
+        max_new_tokens: int | None = None,
         **ignored,
     ) -> Translations:
-        beams = num_beams or self.num_beams
-        hypotheses = beams if self.rules.reserved else num_return_sequences
-        settings = self.settings | {"num_hypotheses": hypotheses, "beam_size": beams}
+        given = {"beam_size": num_beams, "length_penalty": length_penalty, "max_decoding_length": max_new_tokens}
+        settings = self.settings | {name: value for name, value in given.items() if value is not None}
+        settings["num_hypotheses"] = settings["beam_size"] if self.rules.reserved else num_return_sequences
         share = math.ceil(sum(map(len, tokens)) / self.translator.num_translators)
         results = self.translator.translate_batch(
             [[self.source.id_to_token(id) for id in row] for row in tokens],
@@ -94,22 +114,20 @@ class CTranslate2Engine:
         rows = []
         for text, ids, result in zip(texts, tokens, results, strict=True):
             text_of = cache(partial(self._decoded, result.hypotheses))
-            ranks = self.rules.best_ranks(text, len(result.hypotheses), num_return_sequences, text_of)
-            rows.append(
-                [self._translation(ids, text_of(rank), result.hypotheses[rank], result.scores[rank]) for rank in ranks]
-            )
+            row = []
+            for rank in self.rules.best_ranks(text, len(result.hypotheses), num_return_sequences, text_of):
+                made, length = result.hypotheses[rank], len(result.hypotheses[rank])
+                # CTranslate2 divides the score by length^penalty.
+                score = result.scores[rank] * length ** settings["length_penalty"]
+                is_cut = not made or made[-1] not in settings["end_token"]
+                translation = Translation(text_of(rank), score, is_cut, length=length)
+                row.append(self.rules.rated(translation, ids, self.confidence) if made else translation)
+            rows.append(row)
         return rows
 
     def _decoded(self, hypotheses: list[list[str]], rank: int) -> str:
         tokens = [self.target.token_to_id(token) for token in hypotheses[rank]]
         return self.target.decode(tokens, skip_special_tokens=True)
-
-    def _translation(self, source: list[int], text: str, tokens: list[str], score: float) -> Translation:
-        # CTranslate2 divides the score by length^penalty.
-        total, length = score * len(tokens) ** self.settings["length_penalty"], len(tokens)
-        is_cut = not tokens or tokens[-1] not in self.settings["end_token"]
-        made = Translation(text, total, is_cut, length=length)
-        return self.rules.rated(made, source, self.confidence) if tokens else made
 
 
 class _TransformersTokenizer:
@@ -171,7 +189,13 @@ def _converted(name: str) -> Path:
             command = [sys.executable, "-m", "modeling_scratch", "convert", "ctranslate2", name, str(temporary)]
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             if done.returncode:
-                raise UserError((done.stderr.splitlines() or ["no reason given"])[-1].removeprefix("error: "))
+                reason = (done.stderr.splitlines() or ["no reason given"])[-1].removeprefix("error: ")
+                if "cannot express" not in reason:  # it may be another one next time
+                    raise UserError(reason)
+                temporary.mkdir(exist_ok=True)
+                (temporary / _OBSTACLE).write_text(reason, encoding="utf-8")
         for old in set(root.glob(f"{kept}*")) - {made}:
             remove(old)
+    if (made / _OBSTACLE).is_file():
+        raise UserError((made / _OBSTACLE).read_text(encoding="utf-8"))
     return made

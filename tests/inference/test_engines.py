@@ -1,0 +1,162 @@
+"""CTranslate2 translates for `scratch translate` where it does what PyTorch does, without PyTorch."""
+
+import importlib.util
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from translators import LEARNT, SENTENCES, lines, make_folder, one_vocabulary, run_translate, same_rows, with_kept_words
+from without_pytorch import without_pytorch
+
+from modeling_scratch.errors import UserError
+from modeling_scratch.inference import engine
+from modeling_scratch.inference.translate import Translator
+from modeling_scratch.loading import load_translator
+
+ctranslate2_engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
+TEXT = lines(*SENTENCES, "", "...")
+
+
+@pytest.fixture(scope="module")
+def learnt() -> bytes:
+    """Lines that the model translates well, so that no other hypothesis is near."""
+    found = Translator.load([str(with_kept_words())]).translate([pair["en"] for pair in LEARNT])
+    known = [pair["en"] for pair, (best,) in zip(LEARNT, found, strict=True) if best.text == pair["de"]]
+    assert len(known) > 40
+    return lines(*known, "", "...", " ".join(known[:3]), f"{known[4]} %s %d")
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> Path:
+    from modeling_scratch.apps.convert.ctranslate2 import write_ctranslate2
+
+    folder = tmp_path_factory.mktemp("models") / "converted"
+    write_ctranslate2(str(with_kept_words()), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scores": True, "confidence": True},
+        {"num_beams": 1, "max_new_tokens": 5},
+        {"length_penalty": 0.2, "num_beams": 4},
+        {"format": "text", "confidence": True},
+        {"sentences": "split", "batch_size": 3},
+    ],
+    ids=str,
+)
+def test_both_engines_write_the_same(options, learnt, converted, monkeypatch):
+    code, expected, told = run_translate(monkeypatch, with_kept_words(), learnt, quiet=True, **options)
+    assert code == 0
+    for chosen in ("auto", "ctranslate2"):
+        given = {"engine": chosen, "quiet": True, **options}
+        code, found, warnings = run_translate(monkeypatch, converted, learnt, **given)
+        assert (code, warnings) == (0, told)
+        same_rows(found, expected)
+
+
+def test_the_command_imports_neither_pytorch_nor_transformers(converted, tmp_path):
+    command = [sys.executable, "-m", "modeling_scratch", "translate", str(converted), "--format", "html"]
+    page = "<p>The <b>cat</b> sleeps.</p>"
+    done = subprocess.run(command, input=page, env=without_pytorch(tmp_path), capture_output=True, text=True)
+    assert "imported" in done.stderr  # tags need alignments, so PyTorch would place them
+    done = subprocess.run(
+        [*command, "--engine", "ctranslate2"], input=page, env=without_pytorch(tmp_path), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.count("<b>")) == (0, 1), done.stderr
+    done = subprocess.run(command[:-2], input=TEXT, env=without_pytorch(tmp_path), capture_output=True)
+    assert (done.returncode, done.stdout.count(b"\n")) == (0, TEXT.count(b"\n")), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"names": ["a", "b"]}, "an ensemble"),
+        ({"revision": "main"}, "newest revision"),
+        ({"dtype": "bfloat16"}, "not in bfloat16"),
+        ({"max_new_tokens": 2000}, "more than 1000 tokens"),
+    ],
+)
+def test_what_only_pytorch_does(options, why):
+    names = options.pop("names", ["a"])
+    assert engine.ctranslate2_engine(names, "auto", **options) is None
+    assert engine.ctranslate2_engine(names, "torch", **options) is None
+    with pytest.raises(UserError, match=f"--engine ctranslate2: it .*{why}"):
+        engine.ctranslate2_engine(names, "ctranslate2", **options)
+
+
+def test_without_ctranslate2_or_with_a_gpu_pytorch_translates(converted, monkeypatch):
+    assert engine.ctranslate2_engine([str(converted)], "auto") is not None
+    assert engine.ctranslate2_engine([str(converted)], "auto", aligns=True) is None
+    assert engine.ctranslate2_engine([str(converted)], "auto", n_best=2) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(ctranslate2_engine.ctranslate2, "get_cuda_device_count", lambda: 1)
+        assert engine.ctranslate2_engine([str(converted)], "auto") is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert engine.ctranslate2_engine([str(converted)], "auto") is None
+
+
+def convert_here(monkeypatch, cache: Path) -> list[int]:
+    """Have models converted by this process, and kept in this folder. Returns a list that each conversion extends."""
+    from modeling_scratch.apps.convert.ctranslate2 import write_ctranslate2
+
+    calls: list[int] = []
+
+    def run(command, **options):
+        calls.append(1)
+        try:
+            write_ctranslate2(command[-2], Path(command[-1]))
+        except UserError as error:
+            shutil.rmtree(command[-1], ignore_errors=True)
+            return subprocess.CompletedProcess(command, 2, stderr=f"a warning\nerror: {error}\n")
+        return subprocess.CompletedProcess(command, 0, stderr="")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(ctranslate2_engine.subprocess, "run", run)
+    return calls
+
+
+def test_a_model_that_it_cannot_express_is_tried_once_and_translated_by_pytorch(tmp_path, monkeypatch, caplog):
+    folder = make_folder(tmp_path / "model", updates=1, position_embedding_type="alibi")
+    calls = convert_here(monkeypatch, tmp_path / "cache")
+    expected = run_translate(monkeypatch, folder, TEXT)
+    for _ in range(2):
+        code, output, told = run_translate(monkeypatch, folder, TEXT, engine="auto")
+        assert (code, output) == expected[:2]
+        assert "PyTorch translates, not CTranslate2: CTranslate2 cannot express this model: position_embedding" in told
+    with pytest.raises(UserError, match="position_embedding_type is 'alibi'"):
+        engine.ctranslate2_engine([str(folder)], "ctranslate2")
+    assert len(calls) == 1
+
+
+def test_settings_that_mean_something_else_there_are_left_to_pytorch(tmp_path, monkeypatch, caplog):
+    folder = shutil.copytree(one_vocabulary(), tmp_path / "model")
+    model = load_translator(str(folder))
+    model.generation_config.update(do_sample=True, num_beams=1)
+    model.save_pretrained(folder)
+    convert_here(monkeypatch, tmp_path / "cache")
+    with caplog.at_level(logging.INFO, "modeling_scratch"):
+        assert engine.ctranslate2_engine([str(folder)], "auto") is None
+    assert "PyTorch translates" in caplog.text
+    assert "do_sample" in caplog.text
+    assert engine.ctranslate2_engine([str(folder)], "ctranslate2") is not None
+
+
+def test_what_cannot_be_loaded_is_the_same_error(tmp_path, monkeypatch):
+    for name in ("nowhere", str(tmp_path)):
+        found = {run_translate(monkeypatch, name, TEXT, engine=chosen)[2] for chosen in ("torch", "auto")}
+        assert len({message.splitlines()[-1] for message in found}) == 1
+
+
+def test_engines_know_the_same_of_a_model(converted):
+    translator = Translator.load([str(with_kept_words())])
+    found = ctranslate2_engine.CTranslate2Engine(str(converted))
+    for name in ("limit", "longest_source", "unknown", "num_beams", "rules", "confidence"):
+        one, other = getattr(translator, name), getattr(found, name)
+        assert one == other or name == "confidence"
+    assert found.confidence.text() == translator.confidence.text()
