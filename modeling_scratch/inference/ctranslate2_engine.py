@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import math
 import os
 import subprocess
@@ -25,10 +26,15 @@ from ..model.translations import Translation, Translations
 from ..model_names import loading
 from .engine import Engine, cores_of_process
 
+logger = logging.getLogger(__name__)
+
 # In a folder that `scratch convert ctranslate2` wrote: arguments for translate_batch, and what the model is for.
 SETTINGS, ORIGIN = "generation.json", "origin.json"
-_OBSTACLE = "obstacle.txt"  # in place of a conversion: why there is none
+# Beside a conversion that is kept: what was warned of, such as settings that the model lacks; and in place of one: why
+# there is none.
+_WARNINGS, _OBSTACLE = "warnings.txt", "obstacle.txt"
 _TARGET_FOLDER = "target_tokenizer"  # as in model/translation_pipeline.py, which imports PyTorch; a test compares them
+_WARNING = "warning: "  # as `log_to_terminal` writes them
 # What a conversion reads of a folder, but for the facts that the service's page shows.
 _READ = [
     *("config.json", "generation_config.json", "confidence.json", "model*.safetensors*", "pytorch_model*.bin*"),
@@ -80,6 +86,10 @@ class CTranslate2Engine(Engine):
         self.unknown = self.source.token_to_id(config.get("unk_token")) if has_whole_symbols else None
         self.rules = TextRules.of(config, self.origin["isTranslator"], has_whole_symbols)
         self.confidence = Confidence.load(str(folder))
+        warnings = folder / _WARNINGS
+        for warning in warnings.read_text(encoding="utf-8").splitlines() if warnings.is_file() else ():
+            if warning not in self.differences:
+                logger.warning(warning)
 
     def tokenize(
         self, texts: Sequence[str], limit: int | None = None, features: Sequence[str] | None = None
@@ -194,6 +204,8 @@ def _converted(name: str) -> Path:
                     raise UserError(reason)
                 temporary.mkdir(exist_ok=True)
                 (temporary / _OBSTACLE).write_text(reason, encoding="utf-8")
+            told = [line.removeprefix(_WARNING) for line in done.stderr.splitlines() if line.startswith(_WARNING)]
+            (temporary / _WARNINGS).write_text("\n".join(told), encoding="utf-8")
         for old in set(root.glob(f"{kept}*")) - {made}:
             remove(old)
     if (made / _OBSTACLE).is_file():

@@ -109,12 +109,18 @@ def convert_here(monkeypatch, cache: Path) -> list[int]:
 
     def run(command, **options):
         calls.append(1)
+        told: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: told.append(f"warning: {record.getMessage()}\n")
+        logging.getLogger("modeling_scratch").addHandler(handler)
         try:
             write_ctranslate2(command[-2], Path(command[-1]))
         except UserError as error:
             shutil.rmtree(command[-1], ignore_errors=True)
             return subprocess.CompletedProcess(command, 2, stderr=f"a warning\nerror: {error}\n")
-        return subprocess.CompletedProcess(command, 0, stderr="")
+        finally:
+            logging.getLogger("modeling_scratch").removeHandler(handler)
+        return subprocess.CompletedProcess(command, 0, stderr="".join(told))
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setattr(ctranslate2_engine.subprocess, "run", run)
@@ -145,6 +151,17 @@ def test_settings_that_mean_something_else_there_are_left_to_pytorch(tmp_path, m
     assert "PyTorch translates" in caplog.text
     assert "do_sample" in caplog.text
     assert engine.ctranslate2_engine([str(folder)], "ctranslate2") is not None
+
+
+def test_what_loading_warns_of_is_told_each_time(tmp_path, monkeypatch, caplog):
+    folder = shutil.copytree(with_kept_words(), tmp_path / "model")
+    (folder / "training_args.bin").touch()
+    calls = convert_here(monkeypatch, tmp_path / "cache")
+    for number in range(2):
+        caplog.clear()
+        assert engine.ctranslate2_engine([str(folder)], "auto") is not None
+        assert caplog.text.count("was calibrated before the model was trained") == 2 - number  # and in the conversion
+    assert len(calls) == 1
 
 
 def test_what_cannot_be_loaded_is_the_same_error(tmp_path, monkeypatch):

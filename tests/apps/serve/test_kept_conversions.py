@@ -15,7 +15,7 @@ def convert(name: str, cache: str) -> Path:
 
     def run(command, **options):
         Path(command[-1]).mkdir()
-        return subprocess.CompletedProcess(command, 0)
+        return subprocess.CompletedProcess(command, 0, stderr="")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", cache)
