@@ -92,11 +92,15 @@ def test_damaged_weights_cannot_be_scored_or_trained_on(trained, tmp_path, fails
     fails(str(run), run=run_evaluation)
 
 
+_OWN_EMBEDDINGS = "model.overrides.share_encoder_decoder_embeddings=false"
+
+
 @pytest.mark.parametrize(
     ("overrides", "word"),
     [
         (["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "evaluation.every=2"], "validation"),
-        (["optimization.epsilon=1e-300", "optimization.max_steps=4", "seed=3"], "NaN"),
+        # Tokens that the first batch's sources lack have no gradient, so their rows become 0 / 0.
+        (["optimization.epsilon=1e-300", "optimization.max_steps=4", _OWN_EMBEDDINGS], "NaN"),
         (["optimization.learning_rate=1e30", "checkpoints.average_last=2"], "diverged"),
     ],
     ids=["learning rate", "epsilon", "average"],
