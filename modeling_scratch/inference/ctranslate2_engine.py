@@ -194,6 +194,7 @@ def _converted(name: str) -> Path:
     kept = f"ctranslate2-{_hash(model)}-"
     made = root / f"{kept}{_hash([__version__, content])}"  # other versions may write other files
     if not made.is_dir():
+        logger.info(f"converting {name} for CTranslate2, once; the result is kept in {root}")
         root.mkdir(parents=True, exist_ok=True)
         with written_whole(made, only_writer=False) as temporary:
             command = [sys.executable, "-m", "modeling_scratch", "convert", "ctranslate2", name, str(temporary)]

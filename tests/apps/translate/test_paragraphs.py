@@ -10,6 +10,7 @@ from translators import SENTENCES, by_hand, calibrate, lines, load, run_translat
 from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.commands import translate
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.model.text import TextRules
 
 # By CLDR's likely scripts: Chinese languages, Japanese, Thai, Northern Thai, Lao, Khmer, Burmese, Shan, Mon, Lü, Tai
 # Nüa, Tibetan, Dzongkha and Yi.
@@ -153,7 +154,7 @@ def test_the_source_language_of_paragraphs_must_be_known(monkeypatch):
     assert code == 2
     assert "--language" in stderr
     assert run(language="en", max_new_tokens=2)[0] == 0
-    named = {"source_lang": "ROMANCE", "target_lang": "zh"}
+    named = TextRules(source_language="ROMANCE", target_language="zh")
     assert translate._languages(named, "text", None) == ("ROMANCE", "zh")
     assert translate._languages(named, "text", "fr") == ("fr", "zh")
-    assert translate._languages({"source_lang": "en"}, "text", None) == ("en", None)
+    assert translate._languages(TextRules(source_language="en"), "text", None) == ("en", None)
