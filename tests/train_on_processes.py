@@ -164,10 +164,11 @@ def translate_in_shards(folder: str, shards: str, sentences: list[str], size: in
 
     translate = Translator.translate
 
-    def noted(self, part, *arguments, **options):
-        with Path(f"{shards}.calls").open("a") as file:
-            file.write(f"{len(part)}\n")
-        return translate(self, part, *arguments, **options)
+    def noted(self, part, tokens=None, **options):
+        if tokens is None:  # not a call by itself
+            with Path(f"{shards}.calls").open("a") as file:
+                file.write(f"{len(part)}\n")
+        return translate(self, part, tokens, **options)
 
     accelerator = setup.make_accelerator()
     with patch.object(corpus_translation, "SHARD", size), patch.object(Translator, "translate", noted):

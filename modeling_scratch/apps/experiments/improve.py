@@ -117,7 +117,7 @@ class ShardedTranslation:
         def translate_shard(number: int) -> None:
             """Translate a shard and write it, unless this process is asked to stop meanwhile."""
             fitting = fitting_sentences(translator, self._sentences(number), recipe.data.max_source_tokens)
-            translations = best_texts(translator.translate(*fitting, **settings))
+            translations = best_texts(translator.translate(fitting, **settings))
             if not stop:  # which ends decoding early, so that translations may be cut off
                 write_lines(self._path(number), translations)
 
@@ -133,14 +133,10 @@ class ShardedTranslation:
             logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {format_duration(left)} left")
 
 
-def fitting_sentences(
-    translator: Translator, sentences: Sequence[str], longest: int
-) -> tuple[list[str], list[list[int]]]:
-    """The sentences and their tokens, both empty for a sentence of more than `longest` tokens."""
+def fitting_sentences(translator: Translator, sentences: Sequence[str], longest: int) -> list[str]:
+    """The sentences, with "" for one of more than `longest` tokens."""
     tokens = translator.tokenize(sentences)
-    fits = [len(row) <= longest for row in tokens]
-    sentences = [text if fit else "" for text, fit in zip(sentences, fits, strict=True)]
-    return sentences, [row if fit else [] for row, fit in zip(tokens, fits, strict=True)]
+    return [text if len(row) <= longest else "" for text, row in zip(sentences, tokens, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -413,7 +409,7 @@ def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accele
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
     translator = Translator(load_translator(folder).to(accelerator.device), *load_tokenizers(folder))
     limits = plan.final.evaluation.batch_limits()
-    sample = [text for text in fitting_sentences(translator, sample, plan.recipe.data.max_source_tokens)[0] if text]
+    sample = [text for text in fitting_sentences(translator, sample, plan.recipe.data.max_source_tokens) if text]
     translator.translate(sample[:2], **limits)  # the first call is slower
     started = time.perf_counter()
     translator.translate(sample, **limits)

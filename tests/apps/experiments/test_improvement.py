@@ -182,7 +182,8 @@ def test_an_interrupted_improvement_resumes(run, uninterrupted, tmp_path, monkey
 
 def test_monolingual_text_is_translated_and_back_translations_are_tagged(run, tmp_path):
     too_long = "The dog " * 40  # training would drop it
-    (tmp_path / "more.en").write_text(f"The cat sleeps.\n\nThe dog sleeps.\n{too_long}\n")
+    kept, several = "The {name} sees the dog.", "The cat sleeps. The dog sleeps."
+    (tmp_path / "more.en").write_text(f"The cat sleeps.\n\nThe dog sleeps.\n{too_long}\n{kept}\n{several}\n")
     (tmp_path / "more.de").write_text("Der Hund schläft.\nDie Katze schläft.\n")
     texts = {"source_text": [tmp_path / "more.en"], "target_text": [tmp_path / "more.de"]}
     better = improved(run, tmp_path / "better", seeds=1, length=0.2, **texts)
@@ -191,11 +192,12 @@ def test_monolingual_text_is_translated_and_back_translations_are_tagged(run, tm
     assert read_pairs(work / "data" / "back-translated.jsonl") == [
         *zip(by_pipeline(work / "backward-1", german), german, strict=True)
     ]
-    english = ["The cat sleeps.", "The dog sleeps."]
+    english = ["The cat sleeps.", "The dog sleeps.", kept, several]
     expected = {pair for pair in zip(english, by_pipeline(run, english), strict=True) if pair[1]}
     assert expected <= set(read_pairs(work / "data" / "synthetic.jsonl"))
-    lines = (work / "translations" / "forward-1" / "000000.txt").read_text().splitlines()[-4:]
-    assert [bool(line) for line in lines] == [True, False, True, False]
+    lines = (work / "translations" / "forward-1" / "000000.txt").read_text().splitlines()[-6:]
+    assert [bool(line) for line in lines] == [True, False, True, False, True, True]
+    assert lines[-2:] == by_pipeline(run, [kept, several])
     assert load_recipe(better / "recipe.yaml").data.mix[1].tag == "<bt>"
 
 
