@@ -99,7 +99,9 @@ def prepare(
                 lambda: learned_copies(sample_pairs(train_pairs, recipe.seed), recipe.seed, always=True),
             )
     else:
-        tokenizers, copies = on_main(accelerator, lambda: make_tokenizers(recipe, adopted, train_pairs))
+        # Without languages, a model that the run starts from stays what it was.
+        task = task_of(config) if recipe.model.start_from else data.pipeline_task
+        tokenizers, copies = on_main(accelerator, lambda: make_tokenizers(recipe, adopted, train_pairs, task))
         model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
     _check_sentences(model.config, tokenizers[0], pairs)
     model.generation_config = generation_settings(model, recipe.evaluation)
@@ -331,14 +333,16 @@ def splits_lines(sources: Sequence[str], language: str) -> bool:
 
 
 def make_tokenizers(
-    recipe: Recipe, adopted: Tokenizers | None, train: Dataset | PairStream
+    recipe: Recipe, adopted: Tokenizers | None, train: Dataset | PairStream, task: str
 ) -> tuple[Tokenizers, Copies | None]:
     """
     The tokenizers of a new run, adopted or trained, and what puts reserved characters into its pairs, if they have
-    tokens for these. The config of the source tokenizer gets the facts of `TextRules`.
+    tokens for these. The config of the source tokenizer gets the facts of `TextRules`, as the saved one has them.
+
+    Args:
+        task: the model's.
     """
-    section, copies = recipe.tokenizer, None
-    translates = recipe.data.pipeline_task == TRANSLATION
+    section, copies, translates = recipe.tokenizer, None, task == TRANSLATION
     sample = sample_pairs(train, recipe.seed) if translates else ([], [])
     if adopted is not None:
         reserves = bool(adopted[0].init_kwargs.get("reserved"))
@@ -349,8 +353,9 @@ def make_tokenizers(
         copies = learned_copies(sample, recipe.seed, always=adopted is not None)
     tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
     facts = tokenizers[0].init_kwargs
+    facts |= zip(("source_lang", "target_lang"), recipe.data.languages or (), strict=False)
     if translates:
-        facts["splits_lines"] = splits_lines(sample[0], recipe.data.names[0])
+        facts["splits_lines"] = splits_lines(sample[0], facts.get("source_lang") or "")
     if copies is None and facts.get("reserved"):
         facts["reserved"] = 0
     return tokenizers, copies

@@ -15,11 +15,15 @@ from modeling_scratch.data import copied_words
 from modeling_scratch.data.copied_words import Copies, find_copied_words, word_spans
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import PairTokenizer, tokenize_pairs, train_tokenizer
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.model.kept_words import RESERVED
+from modeling_scratch.model.translations import best_texts
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
 PRIVATE = [f"{RESERVED[3]}{RESERVED[3]} \U0010ff20\U0010ff20 {character}!" for character in RESERVED] * 20
 A, B, C = RESERVED[0], RESERVED[7], RESERVED[15]
+
+NO_LANGUAGES = ["data.source_language=null", "data.target_language=null"]
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -263,6 +267,30 @@ def test_runs_store_what_their_models_learn(trained, tmp_path):
     assert facts(quick_run(tmp_path / "changed", *start, "data.kept_words=false"))["reserved"] == 0
 
 
+def test_a_run_without_languages_goes_on_copying(trained, tmp_path):
+    """It trains a translator as it was, and so do its texts' rules."""
+    pairs = own_pairs(tmp_path, [(f"A {{name}} {n}.", f"Ein {{name}} {n}.") for n in range(100)], ("source", "target"))
+    start = [f"model.start_from={trained}", "model.overrides={}", "optimization.max_steps=1"]
+    run_training(*SMALL_RUN, *pairs, *NO_LANGUAGES, *start, f"output_dir={tmp_path / 'run'}")
+    names = ("reserved", "splits_lines", "source_lang", "target_lang")
+    assert [facts(tmp_path / "run")[name] for name in names] == [16, True, "en", "de"]
+
+
+def test_scores_are_of_what_users_get_where_languages_decide(tmp_path):
+    """Sentences of Chinese are joined without spaces, and "3. Mai" ends none in German."""
+    pairs = [(f"Eine Katze {n}.", f"一只猫 {n}。") for n in range(100)]
+    options = own_pairs(tmp_path, pairs, ("de", "zh"))
+    for side, text in {"de": "Die Katze schläft. Der Hund am 3. Mai.", "zh": "一只猫。"}.items():
+        (tmp_path / f"test.{side}").write_text(f"{text}\n" * 5)
+    options += [f"data.test_files={tmp_path / 'test'}", "data.source_language=de", "data.target_language=zh"]
+    run_training(*SMALL_RUN, *options, f"output_dir={tmp_path / 'run'}")
+    (line,) = set((tmp_path / "run" / "translations" / "test.txt").read_text().splitlines())
+    translator = Translator.load([str(tmp_path / "run")])
+    sentences = ["Die Katze schläft.", "Der Hund am 3. Mai."]
+    assert line == "".join(best_texts(translator.translate(sentences, sentences="line")))
+    assert [line] == best_texts(translator.translate([" ".join(sentences)]))
+
+
 def test_lines_of_several_sentences_are_not_split(tmp_path, capsys):
     pairs = [(f"A cat {n}. A dog {n}." if n % 5 == 0 else f"A cat {n}.", f"Eine Katze {n}.") for n in range(100)]
     run_training(*SMALL_RUN, *own_pairs(tmp_path, pairs), "optimization.max_steps=1", f"output_dir={tmp_path / 'run'}")
@@ -295,6 +323,5 @@ def test_word_kinds_and_data_without_languages_have_no_reserved_characters(tmp_p
     words = quick_run(tmp_path / "words", *short, "tokenizer.kind=words")
     assert "reserved" not in facts(words)
     pairs = own_pairs(tmp_path, [(f"A {{name}} {n}.", f"Ein {{name}} {n}.") for n in range(100)], ("source", "target"))
-    none = ["data.source_language=null", "data.target_language=null", "optimization.max_steps=1"]
-    run_training(*SMALL_RUN, *pairs, *none, f"output_dir={tmp_path / 'none'}")
+    run_training(*SMALL_RUN, *pairs, *NO_LANGUAGES, "optimization.max_steps=1", f"output_dir={tmp_path / 'none'}")
     assert not {"reserved", "splits_lines"} & facts(tmp_path / "none").keys()
