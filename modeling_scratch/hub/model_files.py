@@ -17,6 +17,7 @@ from ..files import read_json, reading, write_whole
 from ..languages import language_code, language_codes, language_name
 from ..model.confidence import FILE as CONFIDENCE
 from ..model.configuration_scratch import TEXT2TEXT, TRANSLATION, ScratchConfig, task_of
+from ..model.text import TextRules
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import check_fields
 from ..run.folder import WEIGHTS
@@ -111,6 +112,8 @@ class ModelFacts:
     is_translator: bool = True  # whether its task is translation
     task: str | None = None  # what the outputs are, in words, if they are not translations
     calibration: dict[str, Any] = field(default_factory=dict)  # what was measured of its confidence
+    reserved: int = 0  # how many reserved characters it has learned to copy
+    splits_lines: bool = False  # whether the pipeline splits texts into sentences
     is_marian: bool = False  # whether it is a MarianMTModel now, which needs no code from its repository
 
     @property
@@ -128,10 +131,14 @@ class ModelFacts:
         return f"{self.parameters / 1e6:,.1f} million" if self.parameters >= 1e6 else f"{self.parameters:,}"
 
 
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
 def tokenizer_languages(folder: Path) -> list[str]:
     """Source and target language as OPUS-MT tokenizers name them; empty if this one does not."""
-    path = folder / "tokenizer_config.json"
-    content = read_json(path) if path.is_file() else {}
+    content = _tokenizer_config(folder)
     tags = [content.get("source_lang"), content.get("target_lang")]
     return tags if all(isinstance(tag, str) and language_code(tag) for tag in tags) else []
 
@@ -147,6 +154,7 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         UserError: a file is missing or damaged.
     """
     config = read_config(folder)
+    rules = TextRules.of(_tokenizer_config(folder), task_of(config) == TRANSLATION, has_whole_symbols=False)
     tags = list(tags) or tokenizer_languages(folder)
     pipelines = read_json(folder / "config.json").get("custom_pipelines") or {}
     return ModelFacts(
@@ -158,6 +166,8 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         tokenizers=sum((folder / part / "tokenizer_config.json").is_file() for part in ("", TARGET_FOLDER)),
         sentencepiece=any(folder.glob("*.spm")),
         pipeline=not pipelines.keys().isdisjoint([TRANSLATION, TEXT2TEXT]),
-        is_translator=task_of(config) == TRANSLATION,
+        is_translator=rules.is_translation,
+        reserved=rules.reserved,
+        splits_lines=rules.splits_lines,
         calibration=read_json(confidence)["measured"] if (confidence := folder / CONFIDENCE).is_file() else {},
     )

@@ -17,7 +17,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.apps.convert.generation_settings import SearchSettings
 from modeling_scratch.apps.web.run_facts import facts_of, records_of
 from modeling_scratch.apps.web.transformersjs import card_of_folder
-from modeling_scratch.hub.card import BEGIN, END, build_card, check_card, license_of, updated_card
+from modeling_scratch.hub.card import BEGIN, END, build_card, check_card, license_of, marian_card, updated_card
 from modeling_scratch.metrics import METRICS, describe_score
 from modeling_scratch.run.records import RunRecords
 
@@ -421,6 +421,16 @@ def test_every_test_set_has_a_row_and_a_result(tmp_path):
         (result.dataset_name, result.metric_value) for result in card.data.eval_results if result.metric_name == "BLEU"
     ]
     assert bleu[1:] == [("newstest2014", 27.31), ("a|b", 11.12)]
+
+
+def test_the_card_says_how_kept_words_and_sentences_reach_the_model(run):
+    assert "U+10FF00" not in card_of(run)
+    (run / "tokenizer_config.json").write_text('{"reserved": 16, "splits_lines": true}')
+    assert "The pipeline puts the character U+10FF00 in place" in (text := card_of(run))
+    assert "split into sentences, which the pipeline does." in text
+    marian = marian_card(run, "ada/marian", "ada/tiny", 1e-6, RunRecords(run)).text
+    assert "copy characters, not words: put the character U+10FF00 in place" in marian
+    assert "which the pipeline does" not in marian
 
 
 # -- the card of a model without a run ---------------------------------------------------------------------------------

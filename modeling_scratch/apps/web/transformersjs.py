@@ -16,6 +16,7 @@ import torch
 from huggingface_hub.utils import yaml_dump
 
 from ...errors import UserError
+from ...files import read_json
 from ...hub.allowed_files import CARD
 from ...hub.card import license_of
 from ...languages import language_codes
@@ -75,7 +76,9 @@ def export_transformersjs(name: str, folder: Path) -> float:
         quantize_weights(quantized)
     _write_json(folder / "config.json", _config(model.config, search))
     _write_json(folder / "generation_config.json", _generation_config(search))
-    (folder / CARD).write_text(card_of_folder(name, languages, search, task_of(model.config)), encoding="utf-8")
+    reserved = read_json(folder / "tokenizer_config.json").get("reserved", 0)
+    card = card_of_folder(name, languages, search, task_of(model.config), reserved)
+    (folder / CARD).write_text(card, encoding="utf-8")
     return difference
 
 
@@ -92,7 +95,9 @@ def _generation_config(search: SearchSettings) -> dict:
     return settings | ({"bad_words_ids": search.banned} if search.banned else {})
 
 
-def card_of_folder(name: str, languages: list[str], search: SearchSettings, task: str = TRANSLATION) -> str:
+def card_of_folder(
+    name: str, languages: list[str], search: SearchSettings, task: str = TRANSLATION, reserved: int = 0
+) -> str:
     """The folder's README.md, which is its card on the Hub."""
     run = records_of(name)
     metadata: dict[str, Any] = {"library_name": "transformers.js", "pipeline_tag": TRANSLATION}
@@ -104,6 +109,10 @@ def card_of_folder(name: str, languages: list[str], search: SearchSettings, task
     license = license_of(Path(name), run)
     metadata |= {"license": license} if license else {}
     example = json.dumps(next(iter(examples_of(run)), "..."), ensure_ascii=False)
+    copies = """
+The model has learned to copy characters in place of placeholders, addresses and other words that stay as they are: put
+the character U+10FF00 in place of the first, U+10FF01 of the second, and so on, and the words back into the output.
+"""
     return f"""\
 ---
 {yaml_dump(metadata)}---
@@ -123,7 +132,7 @@ console.log(await {called}({example}, {{ max_new_tokens: {search.longest} }}));
 `user/name-onnx` is this folder's name on the Hub; in Node.js it can also be a path, such as `./folder`. With
 `dtype: "q8"`, transformers.js loads 8-bit weights, a quarter of the size. The model takes one text at a time; pass
 several as an array. Leave blank texts out: transformers.js would translate them to something.
-
+{copies if reserved else ""}
 This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
 its `config.json` has this type so that transformers.js runs the ONNX graphs in `{_ONNX}` as an encoder-decoder.
 Their `last_hidden_state` contains the keys and values of cross-attention.
