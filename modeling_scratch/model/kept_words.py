@@ -135,17 +135,21 @@ def hide(text: str, spans: Sequence[tuple[int, int]], characters: Sequence[str] 
     return "".join(parts) + text[done:]
 
 
-def restore_words(output: str, read: str, words: Sequence[str]) -> tuple[str, bool]:
+def restore_words(output: str, read: str, words: Sequence[str]) -> tuple[str, bool, list[int]]:
     """
-    An output with the kept words of its source in place of reserved characters, each once; and whether the model wrote
-    each character as often as it stands in the source. Characters too many are dropped. Words whose characters are
-    missing are put between the words of the output, as far from its beginning as in the source.
+    An output with the kept words of its source in place of reserved characters, each once; whether the model wrote each
+    character as often as it stands in the source; and if so, how many words each word of the output became. Characters
+    too many are dropped. Words whose characters are missing are put between the words of the output, as far from its
+    beginning as in the source.
 
     Args:
         read: the source as the model read it, with reserved characters.
         words: what these stand for, in order.
     """
-    waiting, parts, shown, is_whole = _waiting(read, words), list[str](), list[str](), True
+    waiting: dict[str, list[tuple[int, str]]] = {}  # for each character the words that it stands for, with its places
+    for match, word in zip(re.finditer(f"[{RESERVED}]", read), words, strict=True):
+        waiting.setdefault(match.group(), []).append((match.start(), word))
+    parts, shown, is_whole = list[str](), list[str](), True
     for part in _RESERVED.split(output):
         if not _RESERVED.fullmatch(part):
             parts.append(part)
@@ -156,15 +160,15 @@ def restore_words(output: str, read: str, words: Sequence[str]) -> tuple[str, bo
             shown.append(part[:-1] + "x" * len(word))
         else:
             is_whole = False
-    made = "".join(parts)
+    made, spans = "".join(parts), [match.span() for match in re.finditer(r"\S+", "".join(shown))]
     missing = sorted(pair for queue in waiting.values() for pair in queue)
     if is_whole and not missing:
-        return made, True
-    ends = [0, *(match.end() for match in re.finditer(r"\S+", "".join(shown)))]  # none is within a kept word
+        return made, True, [len(made[start:end].split()) for start, end in spans]
+    ends = [0, *(end for _, end in spans)]  # none is within a kept word
     for place, word in reversed(missing):
         end = ends[int(place / len(read) * (len(ends) - 1) + 0.5)]
         made = f"{made[:end]} {word} {made[end:].lstrip()}"
-    return made.strip(), False
+    return made.strip(), False, []
 
 
 def has_reserved(text: str) -> bool:
@@ -177,21 +181,4 @@ def writes_all(output: str, read: str) -> bool:
     return sorted(_RESERVED.findall(output.replace(" ", ""))) == sorted(_RESERVED.findall(read.replace(" ", "")))
 
 
-def word_counts(text: str, read: str, words: Sequence[str]) -> list[int]:
-    """How many words each word of a text with the reserved characters of `read` becomes without them."""
-    waiting = _waiting(read, words)
-    return [
-        len("".join(waiting[part].pop(0)[1] if part in RESERVED else part for part in word).split())
-        for word in text.split()
-    ]
-
-
 _RESERVED = re.compile(f"( ?[{RESERVED}])")
-
-
-def _waiting(read: str, words: Sequence[str]) -> dict[str, list[tuple[int, str]]]:
-    """For each reserved character of a source the kept words that it stands for, with their places, in order."""
-    waiting: dict[str, list[tuple[int, str]]] = {}
-    for match, word in zip(re.finditer(f"[{RESERVED}]", read), words, strict=True):
-        waiting.setdefault(match.group(), []).append((match.start(), word))
-    return waiting

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .confidence import DOUBTFUL, Confidence
-from .kept_words import KEPT, RESERVED, KeptWords, has_reserved, hide, restore_words, word_counts, writes_all
+from .kept_words import KEPT, RESERVED, KeptWords, has_reserved, hide, restore_words, writes_all
 from .sentences import beginnings, space_between
 from .translations import Translation, Translations, joined, spread
 
@@ -299,9 +299,8 @@ class Reading:
         if not (self.kept and self.rules.reserved and has_reserved(read + translation.text)):
             return translation
         words = [sentence[start:end] for start, end in self.kept.spans(sentence)]
-        text, is_whole = restore_words(translation.text, read, words)
+        text, is_whole, counts = restore_words(translation.text, read, words)
         if is_whole:
-            counts = (word_counts(side, read, words) for side in (translation.text, read))
-            return replace(spread(translation, *counts), text=text)
+            return replace(spread(translation, counts, restore_words(read, read, words)[2]), text=text)
         confidence = translation.confidence and min(translation.confidence, DOUBTFUL / 2)
         return replace(translation, text=text, weights=None, confidence=confidence, lost_words=True)

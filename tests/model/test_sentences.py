@@ -20,7 +20,7 @@ def test_where_sentences_begin(text, language, sentences):
 def test_kept_words_are_put_back(text, output, expected, is_whole):
     spans = KEPT.spans(text)
     words = [text[start:end] for start, end in spans]
-    assert restore_words(output, hide(text, spans), words) == (text if expected is None else expected, is_whole)
+    assert restore_words(output, hide(text, spans), words)[:2] == (text if expected is None else expected, is_whole)
 
 
 HOSTILE = [
