@@ -5,7 +5,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from ...files import one_line
@@ -398,27 +398,6 @@ class _Placement:
 # Plain text
 
 
-@dataclass(frozen=True)
-class Restored:
-    """
-    A translation with its kept words.
-
-    Args:
-        sources: for each word of what the model read, and for each kept word (-1, -2, ...), the words of the text.
-        targets: for each word of the translation, and for each kept word, the words of the text with both.
-    """
-
-    text: str
-    sources: dict[int, set[int]]
-    targets: dict[int, set[int]]
-
-    def links(self, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The links between the words of the texts, given those between what the model read and wrote."""
-        sources, targets = ({word: sorted(places[word]) for word in places} for places in (self.sources, self.targets))
-        kept = [(word, word) for word in sources if word < 0]
-        return sorted({pair for first, second in [*links, *kept] for pair in _paired(sources[first], targets[second])})
-
-
 def _paired(first: list[int], second: list[int]) -> Iterator[tuple[int, int]]:
     """Pairs of two lists in order; the last of the shorter one is in several."""
     for index in range(max(len(first), len(second))):
@@ -468,42 +447,36 @@ class PlainTexts(Reading):
             return translation
         if not read:
             return replace(translation, text=sentence.strip())
-        found = self.restore(place, as_translated(read, translation))
+        translated, written = as_translated(read, translation), list[tuple[str, int | None]]()
+        # Each kept word is an atom, with a number below 0.
+        numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(self._paragraphs[place].nodes)}
+
+        def noted(text: str, number: int | None) -> str:
+            written.append((text, number))
+            return text
+
+        text = placed(
+            self._paragraphs[place],
+            translated,
+            lambda text, _: noted(text, None),
+            lambda markup: noted(markup.raw, numbers[id(markup)]),
+        )
         if weights is None:
-            return replace(translation, text=found.text)
+            return replace(translation, text=text)
+        parts = [(part.raw, numbers.get(id(part))) for part in self._parts[place]]
+        sources, targets = _places(parts, read, sentence), _places(written, translated.text, text)
         # (words of the whole text, words of the model's)
-        to_target = weights.new_zeros(len(found.text.split()), len(weights))
+        to_target = weights.new_zeros(len(text.split()), len(weights))
         to_source = weights.new_zeros(len(sentence.split()), weights.shape[1])
-        for matrix, places in ((to_target, found.targets), (to_source, found.sources)):
+        for matrix, places in ((to_target, targets), (to_source, sources)):
             for word, holders in places.items():
                 if word >= 0:
                     matrix[list(holders), word] = 1
         weights = to_target @ weights @ to_source.T
-        for source, target in found.links([]):
-            weights[target, source] = 1
-        return replace(
-            translation, text=found.text, weights=weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-9)
-        )
-
-    def restore(self, place: int, translated: Translated) -> Restored:
-        """The translation of an input with its kept words, and the places of all words. It must have both."""
-        paragraph = self._paragraphs[place]
-        numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}
-        read = [(part.raw, numbers.get(id(part))) for part in self._parts[place]]
-        written: list[tuple[str, int | None]] = []
-
-        def write(text: str, _) -> str:
-            written.append((text, None))
-            return text
-
-        def raw(markup: Markup) -> str:
-            written.append((markup.raw, numbers[id(markup)]))
-            return markup.raw
-
-        text = placed(paragraph, translated, write, raw)
-        return Restored(
-            text, _places(read, paragraph.text, self.sentences[place]), _places(written, translated.text, text)
-        )
+        for word in numbers.values():
+            for source, target in _paired(sorted(sources[word]), sorted(targets[word])):
+                weights[target, source] = 1
+        return replace(translation, text=text, weights=weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-9))
 
 
 def confidence_of(translation: Translation) -> float:
