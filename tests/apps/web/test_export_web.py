@@ -282,12 +282,12 @@ def test_the_page_sends_to_the_model_what_translators_read(takes_any):
     """The whole line, whether the page cuts it or not; a model of whole symbols without languages reads any text."""
     texts = {text.strip(): goes for text, goes in GOES_TO_A_TRANSLATOR.items() if text.strip()}
     model = {"languages": ["en"], "hasSentences": not takes_any, "takesAnyText": takes_any}
-    model |= PATTERNS
+    model |= PATTERNS | {"reserved": 16}
     script = f"""
         import {{ cut }} from {json.dumps((PAGE / "text.js").as_uri())};
         import {{ Translator }} from {json.dumps((PAGE / "translator.js").as_uri())};
         const texts = {json.dumps(list(texts))}, model = {json.dumps(model)};
-        const translator = Object.assign(new Translator(), {{ model }});
+        const translator = Object.assign(new Translator(), {{ model, kept: new RegExp(model.keptWords, "gu") }});
         translator.encode = () => {{ throw "encoded"; }};
         const found = [texts.map((text) => cut(text, model).some(([, isSentence]) => isSentence)), []];
         for (const text of texts) {{

@@ -291,7 +291,7 @@ export class Translator {
   // as numBeams.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
     const [left, kept] = this.take(sentence);
-    if (!left.match(LETTER) && (kept.length || !this.model.takesAnyText || !clean(left))) {
+    if (!left.match(LETTER) && (!this.model.takesAnyText || (kept.length && !this.hides) || !clean(left))) {
       return [{ text: clean(sentence) && sentence.trim(), tokens: [], score: 0, isCut: false, weights: [] }];
     }
     const ids = this.encode(left);
