@@ -81,11 +81,14 @@ class KeptWords:
         known: one of the two sets of patterns in this module.
         patterns: further patterns.
         literals: further strings. A letter or digit at their edge is also at the edge of a word.
+        are_read: in documents, they are words of a sentence, since the model has learned to copy them; otherwise, they
+            are markup, which it does not read.
     """
 
     known: re.Pattern[str]
     patterns: tuple[re.Pattern[str], ...] = ()
     literals: tuple[str, ...] = ()
+    are_read: bool = False
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where the kept parts of a text start and end, in order. Parts that overlap are one."""

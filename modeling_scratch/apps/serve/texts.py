@@ -77,7 +77,7 @@ async def translate_texts(
     engine, languages = direction.engine, direction.languages
     if sentences == "line":
         languages = None, languages[1]
-    kept = direction.kept and replace(direction.kept, literals=keep)
+    kept = direction.kept and replace(direction.kept, literals=keep, are_read=engine.rules.reserved > 0)
     arguments = texts, format, languages, engine.rules, kept, most
     read = await aside_if_long(texts, 1, readers, sentences_of, *arguments)
     tokenize = partial(engine.tokenize, features=[features] * len(read.inputs))

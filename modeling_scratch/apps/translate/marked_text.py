@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import ClassVar, Literal
 
-from ...model.kept_words import ADDRESSES, KeptWords
+from ...model.kept_words import ADDRESSES, RESERVED, KeptWords
 from ...model.text import is_translatable
 
 _MAX_DEPTH = 50  # of nested elements
@@ -113,6 +113,7 @@ class Paragraph:
     folds: list[tuple[int, Markup]] = field(default_factory=list)
     spaces: list[tuple[int, str]] = field(default_factory=list)  # white space that browsers show as more than one space
     written: dict[str, str] = field(default_factory=dict)  # characters that were entities in the source
+    copied: list[tuple[str, Markup]] = field(default_factory=list)  # reserved characters in the text, and what they are
 
 
 def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
@@ -173,13 +174,19 @@ def _is_white(token: Token) -> bool:
 
 
 def paragraph_of(tokens: Iterable[Token], kept: KeptWords | None = ADDRESSES) -> Paragraph:
-    """Make a paragraph of a unit's tokens, in which kept words are atoms. `kept` is None if they already are."""
+    """
+    Make a paragraph of a unit's tokens, in which kept words are atoms or, if models read them, reserved characters.
+    `kept` is None if they already are atoms.
+    """
     builder = _Builder()
     if kept is not None:
-        tokens = joined_kept_words(_with_kept_words(tokens, kept, builder.paragraph.written))
+        tokens = _with_kept_words(tokens, kept, builder.paragraph.written)
+        tokens = tokens if kept.are_read else joined_kept_words(tokens)
     for token in tokens:
         if token.kind == "text":
             builder.add_text(token.plain)
+        elif kept is not None and kept.are_read and _is_kept(token):
+            builder.add_copied(token)
         else:
             builder.add_markup(token)
     return builder.finished()
@@ -319,6 +326,11 @@ class _Builder:
         self._parts.append(word)
         self._length += len(word)
         self._empty, self._space, self._atom, self._had_space = [], "", None, False
+
+    def add_copied(self, markup: Markup) -> None:
+        character = RESERVED[len(self.paragraph.copied) % len(RESERVED)]
+        self.paragraph.copied.append((character, markup))
+        self._add(character)
 
     def add_markup(self, markup: Markup) -> None:
         if markup.kind == "open":

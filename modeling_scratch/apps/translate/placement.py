@@ -10,7 +10,7 @@ from functools import cache
 
 from ...files import one_line
 from ...model.confidence import DOUBTFUL
-from ...model.kept_words import KeptWords
+from ...model.kept_words import RESERVED, KeptWords
 from ...model.text import Reading, Sentences, TextRules, is_translatable
 from ...model.translations import Translation
 from .marked_text import Atom, Element, Markup, Paragraph, Token, cut_kept_words, joined_kept_words, paragraph_of
@@ -81,6 +81,9 @@ class _Placement:
         for word in range(len(self.target_words)):
             self.linked_before.append(self.linked_before[-1] + (word in linked_targets))
         self.without_marks = cache(_without_marks)  # since one word of punctuation may have many atoms in it
+        self.copied: dict[str, list[Markup]] = defaultdict(list)  # what each reserved character stands for, in order
+        for character, markup in paragraph.copied:
+            self.copied[character].append(markup)
         self.ranges: dict[int, tuple[int, int]] = {}  # of each element, by id, in target characters
         self.folds = self._placed_folds()
         self.spaces = self._placed_spaces()
@@ -342,7 +345,11 @@ class _Placement:
         return "".join(parts) + self._escaped(done, high)
 
     def _escaped(self, low: int, high: int) -> str:
-        return self.write(self.target[low:high], self.paragraph.written)
+        parts = re.split(f"([{RESERVED}])", self.target[low:high])
+        return "".join(
+            self.raw(self.copied[part].pop(0)) if self.copied.get(part) else self.write(part, self.paragraph.written)
+            for part in parts
+        )
 
     # White space
 

@@ -29,9 +29,9 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_config
 from modeling_scratch.model.configuration_scratch import TEXT2TEXT, pipelines_for
-from modeling_scratch.model.kept_words import KEPT, KeptWords, in_javascript
+from modeling_scratch.model.kept_words import KEPT, RESERVED, KeptWords, in_javascript
 from modeling_scratch.model.sentences import beginnings
-from modeling_scratch.model.text import TextRules
+from modeling_scratch.model.text import Reading, TextRules
 from modeling_scratch.model.translations import Translation
 
 # Each stands for a kind.
@@ -92,6 +92,17 @@ def in_document(format: str, text: str):
 
     document = document_of(format, text)
     return translate_document(document, format, lambda given: translate_paragraphs(given, translate, "en", "de"))
+
+
+def by_copying(paragraphs: list[str]) -> list[Translated]:
+    """Translations by a model that has learned to copy reserved characters, and turns sentences around."""
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        read = Reading(sentences, TextRules(reserved=len(RESERVED)), KEPT, "line")
+        rows = read.restored([[Translation(" ".join(reversed(text.split())))] for text in read.inputs])
+        return [as_translated(text, row[0]) for text, row in zip(sentences, rows, strict=True)]
+
+    return translate_paragraphs(paragraphs, translate, "en", "de")
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
@@ -393,3 +404,21 @@ def test_models_of_other_pairs_read_everything(tmp_path, monkeypatch):
     code, _, error = run_translate(monkeypatch, folder, lines(text), keep=["a"])
     assert (code, error.count("\n")) == (2, 1)
     assert "it is for translators" in error
+
+
+# -- models that read reserved characters, in documents ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", [*CATALOGS, "text", "html", "markdown"])
+def test_kept_words_are_words_of_sentences_to_models_that_copy_them(format):
+    """So no sentence lacks its subject, and each begins where it does."""
+    document = document_of(format, "{name} sleeps. The old {b} sees {name} and v1.2.")
+    written = translate_document(document, format, by_copying, replace(KEPT, are_read=True))
+    assert "sleeps. {name} v1.2. and {name} sees {b} old The" in written
+
+
+def test_many_kept_words_are_written_as_they_are_within_markup():
+    words = [f"{{a_{number}}}" for number in range(12)]
+    page = f"<p><b>{' '.join(words)}</b> or http://a.b/?c&amp;d=_e_ see &lt;{{{{f}}}}&gt;</p>"
+    written = translate_document(page, "html", by_copying, replace(KEPT, are_read=True))
+    assert re.sub("<[^>]+>", "", written).split() == re.sub("<[^>]+>", "", page).split()[::-1]
