@@ -240,6 +240,7 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     tokenizer = _load(name)
     if tokenizer.is_fast:
+        reserved = tokenizer.init_kwargs.get("reserved", 0)
         # Loaded as their own class, tokenizers of BERT, GPT-NeoX and others replace the ending that is set below.
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer.backend_tokenizer,
@@ -247,6 +248,7 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
             split_special_tokens=tokenizer.split_special_tokens,
             **tokenizer.special_tokens_map,
         )
+        tokenizer.init_kwargs |= {"reserved": reserved} if reserved else {}
     vocabulary = tokenizer.get_vocab()
     needed = ("pad_token", "bos_token", "eos_token")
     missing: dict[str, Any] = {role: SPECIAL_TOKENS[role] for role in needed if getattr(tokenizer, role) is None}

@@ -350,7 +350,7 @@ def make_tokenizers(
         kinds = {section.kind, section.target_kind or section.kind}
         reserves = kinds <= set(RESERVES) and section.vocab_size > 2 * len(RESERVED)
     if translates and recipe.data.kept_words and reserves:
-        copies = learned_copies(sample, recipe.seed, always=adopted is not None)
+        copies = learned_copies(sample, recipe.seed, always=bool(recipe.model.start_from))
     tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
     facts = tokenizers[0].init_kwargs
     facts |= zip(("source_lang", "target_lang"), recipe.data.languages or (), strict=False)

@@ -267,6 +267,13 @@ def test_runs_store_what_their_models_learn(trained, tmp_path):
     assert facts(quick_run(tmp_path / "changed", *start, "data.kept_words=false"))["reserved"] == 0
 
 
+def test_a_new_model_with_the_tokenizer_of_another_copies(trained, tmp_path):
+    """As the models of `scratch improve` do."""
+    adopted = ["optimization.max_steps=1", f"tokenizer.existing={trained}"]
+    assert facts(quick_run(tmp_path / "run", *adopted))["reserved"] == 16
+    assert facts(quick_run(tmp_path / "text", *adopted, "data.kept_words=false"))["reserved"] == 0
+
+
 def test_a_run_without_languages_goes_on_copying(trained, tmp_path):
     """It trains a translator as it was, and so do its texts' rules."""
     pairs = own_pairs(tmp_path, [(f"A {{name}} {n}.", f"Ein {{name}} {n}.") for n in range(100)], ("source", "target"))
