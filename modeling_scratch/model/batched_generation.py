@@ -1,7 +1,7 @@
 """Translate sentences in batches of similar length through `generate()`, and score the translations."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -143,7 +143,7 @@ def as_translations(
     numbers = torch.zeros(sequences.shape[:2]).tolist() if scores is None else scores.tolist()
     found = []
     for place, read in enumerate(inputs):
-        text_of = cache(partial(_decoded, tokenizer, rows[place]))
+        text_of = cache(lambda rank, row=rows[place]: tokenizer.decode(row[rank], skip_special_tokens=True))
         made = []
         for rank in rules.best_ranks(read, len(rows[place]), several, text_of):
             is_cut, length = not is_whole[place][rank], lengths[place][rank]
@@ -151,7 +151,3 @@ def as_translations(
             made.append(translation if scores is None else rules.rated(translation, ids[place], confidence))
         found.append(made)
     return found
-
-
-def _decoded(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]], rank: int) -> str:
-    return tokenizer.decode(rows[rank], skip_special_tokens=True)

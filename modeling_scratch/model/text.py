@@ -246,7 +246,10 @@ class Reading:
     Attributes:
         inputs: what the model reads: each sentence, with reserved characters for kept words. Not yet cleaned.
         sentences, owners: of each input, the sentence, and the index of the text that it belongs to.
+        to_align: the indices of inputs whose translations must have weights.
     """
+
+    to_align: Collection[int] = ()
 
     def __init__(
         self,
@@ -267,11 +270,6 @@ class Reading:
     def _read(self, sentence: str) -> str:
         spans = self.kept.spans(sentence) if self.kept and self.rules.reserved else []
         return hide(sentence, spans, RESERVED[: self.rules.reserved]) if spans else sentence
-
-    @property
-    def to_align(self) -> Collection[int]:
-        """The indices of inputs whose translations must have weights; none here."""
-        return ()
 
     def of_inputs(self, values: Sequence[Any] | None) -> list[Any] | None:
         """A value of each text, such as its features, for each input."""

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -433,6 +433,7 @@ class PlainTexts(Reading):
     def __init__(self, *arguments):
         self._parts: dict[int, list[Token]] = {}  # of inputs with kept words, which are atoms
         self._paragraphs: dict[int, Paragraph] = {}
+        self.to_align = self._parts
         super().__init__(*arguments)
 
     def _read(self, sentence: str) -> str:
@@ -443,10 +444,6 @@ class PlainTexts(Reading):
         self._paragraphs[place] = paragraph_of(self._parts[place], None)
         plain = self._paragraphs[place].text
         return plain if is_translatable(plain) else ""
-
-    @property
-    def to_align(self) -> Collection[int]:
-        return self._parts.keys()
 
     def _restored(self, place: int, translation: Translation) -> Translation:
         sentence, read, weights = self.sentences[place], self.inputs[place], translation.weights
