@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -405,12 +405,6 @@ class _Placement:
 # Plain text
 
 
-def _paired(first: list[int], second: list[int]) -> Iterator[tuple[int, int]]:
-    """Pairs of two lists in order; the last of the shorter one is in several."""
-    for index in range(max(len(first), len(second))):
-        yield first[min(index, len(first) - 1)], second[min(index, len(second) - 1)]
-
-
 def read_texts(
     texts: Sequence[str], rules: TextRules, kept: KeptWords | None, sentences: Sentences | None = None
 ) -> Reading:
@@ -431,43 +425,38 @@ class PlainTexts(Reading):
     """
 
     def __init__(self, *arguments):
-        self._parts: dict[int, list[Token]] = {}  # of inputs with kept words, which are atoms
-        self._paragraphs: dict[int, Paragraph] = {}
-        self.to_align = self._parts
+        # Of inputs with kept words: their tokens, in which these words are atoms, and the paragraph.
+        self.to_align: dict[int, tuple[list[Token], Paragraph]] = {}
         super().__init__(*arguments)
 
     def _read(self, sentence: str) -> str:
         if not self.kept or not (spans := self.kept.spans(sentence)):
             return sentence
-        place = len(self.inputs)
-        self._parts[place] = joined_kept_words(cut_kept_words(sentence, sentence, spans))
-        self._paragraphs[place] = paragraph_of(self._parts[place], None)
-        plain = self._paragraphs[place].text
-        return plain if is_translatable(plain) else ""
+        tokens = joined_kept_words(cut_kept_words(sentence, sentence, spans))
+        paragraph = paragraph_of(tokens, None)
+        self.to_align[len(self.inputs)] = tokens, paragraph
+        return paragraph.text if is_translatable(paragraph.text) else ""
 
     def _restored(self, place: int, translation: Translation) -> Translation:
         sentence, read, weights = self.sentences[place], self.inputs[place], translation.weights
-        if place not in self._parts:
+        if place not in self.to_align:
             return translation
         if not read:
             return replace(translation, text=sentence.strip())
+        tokens, paragraph = self.to_align[place]
         translated, written = as_translated(read, translation), list[tuple[str, int | None]]()
-        # Each kept word is an atom, with a number below 0.
-        numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(self._paragraphs[place].nodes)}
+        numbers = {id(atom.markup[0]): -1 - number for number, atom in enumerate(paragraph.nodes)}  # of kept words
 
-        def noted(text: str, number: int | None) -> str:
+        def noted(text: str, number: int | None = None) -> str:
             written.append((text, number))
             return text
 
         text = placed(
-            self._paragraphs[place],
-            translated,
-            lambda text, _: noted(text, None),
-            lambda markup: noted(markup.raw, numbers[id(markup)]),
+            paragraph, translated, lambda text, _: noted(text), lambda markup: noted(markup.raw, numbers[id(markup)])
         )
         if weights is None:
             return replace(translation, text=text)
-        parts = [(part.raw, numbers.get(id(part))) for part in self._parts[place]]
+        parts = [(token.raw, numbers.get(id(token))) for token in tokens]
         sources, targets = _places(parts, read, sentence), _places(written, translated.text, text)
         # (words of the whole text, words of the model's)
         to_target = weights.new_zeros(len(text.split()), len(weights))
@@ -478,8 +467,9 @@ class PlainTexts(Reading):
                     matrix[list(holders), word] = 1
         weights = to_target @ weights @ to_source.T
         for word in numbers.values():
-            for source, target in _paired(sorted(sources[word]), sorted(targets[word])):
-                weights[target, source] = 1
+            rows, columns = sorted(targets[word]), sorted(sources[word])
+            for index in range(max(len(rows), len(columns))):  # the last of the shorter one is in several
+                weights[rows[min(index, len(rows) - 1)], columns[min(index, len(columns) - 1)]] = 1
         return replace(translation, text=text, weights=weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-9))
 
 
