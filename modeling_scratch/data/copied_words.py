@@ -182,9 +182,7 @@ def _is_of_words(character: str) -> bool:
     return character.isalnum() or unicodedata.category(character).startswith("M")
 
 
-def find_copied_words(
-    sources: Sequence[str], targets: Sequence[str]
-) -> tuple[dict[str, str], frozenset[tuple[str, str]]]:
+def find_copied_words(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, str], frozenset[tuple[str, str]]]:
     """
     The `words` and `linked` words of `Copies`, from pairs. Words translate each other with confidence, one for one, if
     they are identical and seldom without each other, or each other's most probable translation by IBM model 1 (Brown et
@@ -195,7 +193,7 @@ def find_copied_words(
     known: tuple[dict[str, int], dict[str, int]] = {}, {}
     words: tuple[list[int], list[int]] = [], []
     places, count = list[np.ndarray](), 0
-    for pair in zip(sources, targets, strict=True):
+    for pair in pairs:
         begins = [[len(side)] for side in words]
         found = [list(dict.fromkeys(text[start:end] for start, end in word_spans(text))) for text in pair]
         for side, numbers, own in zip(words, known, found, strict=True):

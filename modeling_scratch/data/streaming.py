@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import logging
+import random
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 
@@ -27,7 +28,7 @@ from ..files import read_json
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
 from .augmentation import Augmenter, make_augmenter
 from .batches import BatchShare, Collator, EpochBatches, counted_share, plan_batches, worker_options
-from .sources import side_of, source_of
+from .sources import source_of
 from .tokenizer import MANY_DROPPED, PairTokenizer
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,14 @@ class PairStream:
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
                 yield columns_of(batch)
 
-    def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
-        """The first `limit` sentences, in batches; see `first`."""
-        for columns in self.first(max(1, limit // len(sides)), seed):
-            yield [sentence for side in sides for sentence in side_of(columns, side)]
+
+def sample_pairs(train: Dataset | PairStream, limit: int, seed: int) -> Iterator[Mapping[str, Sequence[str]]]:
+    """Training pairs in batches, at most `limit`: a seeded sample of a data set, or the beginning of a stream."""
+    if isinstance(train, PairStream):
+        return train.first(limit, seed)
+    if len(train) > limit:
+        train = train.select(sorted(random.Random(seed).sample(range(len(train)), limit)))
+    return train.iter(_READ_ROWS)
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:

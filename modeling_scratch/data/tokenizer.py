@@ -2,7 +2,6 @@
 
 import json
 import logging
-import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +24,11 @@ from ..model.text import INVISIBLE, SEPARATOR, has_whole_symbols, is_panic
 from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
 from .copied_words import Copies
-from .sources import side_of, whole_sources
+from .sources import whole_sources
 
 logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
-_READ_ROWS = 1000
 MANY_DROPPED = 0.1  # if a larger share of pairs is dropped, a limit may be too low: warn
 # The most bytes of a word that the trainer sees at once, since its time grows with the square of their number: a word
 # of 100,000 combining marks would take minutes. No real word is longer.
@@ -175,24 +173,6 @@ def _train_bpe(sentences: Iterator[list[str]], vocab_size: int) -> Tokenizer:
     tokenizer.train_from_iterator(sentences, trainer)
     tokenizer.pre_tokenizer = words
     return tokenizer
-
-
-def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int) -> tuple[Iterator[list[str]], int]:
-    """
-    The sentences of some columns, in bounded memory: all of them, or a seeded sample of rows if there are more than
-    `limit`. Returns batches, and the number of sentences.
-    """
-    rows = max(1, limit // len(columns))
-    if len(dataset) > rows:
-        logger.info(f"tokenizer: training on a sample of {rows:,} of {len(dataset):,} pairs (seed {seed})")
-        dataset = dataset.select(sorted(random.Random(seed).sample(range(len(dataset)), rows)))
-
-    def batches() -> Iterator[list[str]]:
-        given = [*columns, *({FEATURES} & set(dataset.column_names))]
-        for batch in dataset.select_columns(given).iter(_READ_ROWS):
-            yield [sentence for column in columns for sentence in side_of(batch, column)]
-
-    return batches(), len(dataset) * len(columns)
 
 
 def _load(name: str) -> PreTrainedTokenizerBase:

@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +19,13 @@ from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollat
 from ..data.copied_words import COPIED, Copies, find_copied_words, kept_on_both_sides
 from ..data.corpus import Links
 from ..data.local_files import check_files
-from ..data.sources import load_pairs, source_of
-from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream
+from ..data.sources import load_pairs, side_of, source_of
+from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream, sample_pairs
 from ..data.tokenizer import (
     RESERVES,
     PairTokenizer,
     adopt_tokenizer,
     features_of,
-    sample_sentences,
     texts,
     tokenize_pairs,
     train_tokenizer,
@@ -57,7 +55,7 @@ BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
 _SHAPES = 16
-_SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are counted
+_SAMPLED = 50_000
 _COUNTED = 5_000  # pairs of these, of which those are counted that have words to copy
 _FEW_KEPT = 0.05  # if a smaller share of pairs has kept words on both sides, words that translate each other are copied
 _LEARNED = 0.01  # if a smaller share of pairs has reserved characters, a model does not learn to copy them
@@ -96,7 +94,7 @@ def prepare(
         if tokenizers[0].init_kwargs.get("reserved"):
             copies = on_main(
                 accelerator,
-                lambda: learned_copies(sample_pairs(train_pairs, recipe.seed), recipe.seed, always=True),
+                lambda: learned_copies(some_pairs(train_pairs, recipe.seed), recipe.seed, always=True),
             )
     else:
         # Without languages, a model that the run starts from stays what it was.
@@ -285,24 +283,19 @@ def _check_features(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, name: st
         )
 
 
-def sample_pairs(train: Dataset | PairStream, seed: int) -> tuple[list[str], list[str]]:
-    """The sources and targets of training pairs: a seeded sample if there are many, or the beginning of a stream."""
-    if isinstance(train, PairStream):
-        batches = list(train.first(_SAMPLED, seed))
-        return [text for batch in batches for text in batch[SOURCE]], [t for batch in batches for t in batch[TARGET]]
-    if len(train) > _SAMPLED:
-        train = train.select(sorted(random.Random(seed).sample(range(len(train)), _SAMPLED)))
-    return texts(train)
+def some_pairs(train: Dataset | PairStream, seed: int) -> list[tuple[str, str]]:
+    """Sources and targets of training pairs, of which kept words, copied words and sentences are counted."""
+    batches = sample_pairs(train, _SAMPLED, seed)
+    return [pair for batch in batches for pair in zip(batch[SOURCE], batch[TARGET], strict=True)]
 
 
-def learned_copies(sample: tuple[list[str], list[str]], seed: int, always: bool = False) -> Copies | None:
+def learned_copies(pairs: list[tuple[str, str]], seed: int, always: bool = False) -> Copies | None:
     """
     What puts reserved characters into the training pairs of which these are a sample.
 
     Args:
         always: a model that goes on learning has learned to copy them; otherwise, None if too few pairs would have any.
     """
-    pairs = list(zip(*sample, strict=True))
     found = [kept_on_both_sides(*pair) for pair in pairs]
     kept, differ = sum(bool(links) for links, _ in found), sum(not is_whole for _, is_whole in found)
     logger.info(
@@ -311,7 +304,7 @@ def learned_copies(sample: tuple[list[str], list[str]], seed: int, always: bool 
     )
     if kept >= _FEW_KEPT * len(pairs):
         return Copies(seed, {})
-    copies = Copies(seed, *find_copied_words(*sample))
+    copies = Copies(seed, *find_copied_words(pairs))
     some = pairs[:: max(1, len(pairs) // _COUNTED)]
     copied = COPIED * sum(bool(copies.possible(*pair)) for pair in some) / len(some)
     if kept / len(pairs) + copied < _LEARNED and not always:
@@ -343,19 +336,19 @@ def make_tokenizers(
         task: the model's.
     """
     section, copies, translates = recipe.tokenizer, None, task == TRANSLATION
-    sample = sample_pairs(train, recipe.seed) if translates else ([], [])
+    pairs = some_pairs(train, recipe.seed) if translates else []
     if adopted is not None:
         reserves = bool(adopted[0].init_kwargs.get("reserved"))
     else:
         kinds = {section.kind, section.target_kind or section.kind}
         reserves = kinds <= set(RESERVES) and section.vocab_size > 2 * len(RESERVED)
     if translates and recipe.data.kept_words and reserves:
-        copies = learned_copies(sample, recipe.seed, always=bool(recipe.model.start_from))
+        copies = learned_copies(pairs, recipe.seed, always=bool(recipe.model.start_from))
     tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
     facts = tokenizers[0].init_kwargs
     facts |= zip(("source_lang", "target_lang"), recipe.data.languages or (), strict=False)
     if translates:
-        facts["splits_lines"] = splits_lines(sample[0], facts.get("source_lang") or "")
+        facts["splits_lines"] = splits_lines([source for source, _ in pairs], facts.get("source_lang") or "")
     if copies is None and facts.get("reserved"):
         facts["reserved"] = 0
     return tokenizers, copies
@@ -373,11 +366,14 @@ def train_tokenizers(recipe: Recipe, train: Dataset | PairStream, reserves: bool
     made = []
     kinds = (section.kind, section.target_kind or section.kind)
     for columns, kind in zip([[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]], kinds, strict=False):
-        if isinstance(train, PairStream):
-            sentences, total = train.sentences(columns, section.max_sentences, recipe.seed), "the stream's first"
-        else:
-            sentences, count = sample_sentences(train, columns, section.max_sentences, recipe.seed)
-            total = f"{count:,}"
+        rows, total = max(1, section.max_sentences // len(columns)), "the stream's first"
+        if isinstance(train, Dataset):
+            total = f"{min(rows, len(train)) * len(columns):,}"
+            if len(train) > rows:
+                sampled = f"{rows:,} of {len(train):,} pairs (seed {recipe.seed})"
+                logger.info(f"tokenizer: training on a sample of {sampled}")
+        batches = sample_pairs(train, rows, recipe.seed)
+        sentences = ([text for column in columns for text in side_of(batch, column)] for batch in batches)
         tokenizer = train_tokenizer(sentences, section.vocab_size, kind, section.pattern, reserves)
         logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total} sentences ({', '.join(columns)})")
         made.append(tokenizer)

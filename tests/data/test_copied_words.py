@@ -211,7 +211,7 @@ def test_words_that_translate_each_other_are_found():
         name = [f"Name{number}"] if number % 9 == 0 else []
         drawn.shuffle(others)
         pairs.append((" ".join(["the", *words, *name, "die"]) + ".", " ".join([*name, *others, "die", "er"]) + "!"))
-    found, linked = find_copied_words(*zip(*pairs, strict=True))
+    found, linked = find_copied_words(pairs)
     expected = {word: word.replace("w", "v") for word in content[1:]}
     assert expected.items() <= found.items()
     assert all(found[f"Name{number}"] == f"Name{number}" for number in range(0, 1500, 9))
@@ -219,13 +219,13 @@ def test_words_that_translate_each_other_are_found():
     assert len(set(found.values())) == len(found)
     assert {("w0", "va"), ("w0", "vb"), ("w0", "vc")} <= linked
     assert not any(one.startswith("w") != other.startswith("v") for one, other in linked)
-    assert find_copied_words(["a b", ""], ["", "c"]) == find_copied_words([], []) == ({}, frozenset())
+    assert find_copied_words([("a b", ""), ("", "c")]) == find_copied_words([]) == ({}, frozenset())
 
 
 def test_identical_words_that_are_mostly_apart_are_not_copied():
     sources = ["the men die", *[f"women sleep {number}" for number in range(40)]]
     targets = ["die Leute sterben", *[f"die Frauen {number}" for number in range(40)]]
-    assert "die" not in find_copied_words(sources, targets)[0]
+    assert "die" not in find_copied_words(list(zip(sources, targets, strict=True)))[0]
 
 
 def test_tokenized_pairs_have_reserved_tokens():

@@ -14,8 +14,8 @@ from translators import lines, load, run_translate
 from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.data.batches import PairCollator
-from modeling_scratch.data.sources import load_pairs, source_of
-from modeling_scratch.data.streaming import Position, StreamReader, open_stream
+from modeling_scratch.data.sources import load_pairs, side_of, source_of
+from modeling_scratch.data.streaming import Position, StreamReader, open_stream, sample_pairs
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub.card import build_card
@@ -273,7 +273,7 @@ def test_a_stream_has_the_same_sources(run, tmp_path):
     """For its tokenizer too."""
     recipe, tokenizer = RunRecords(run).recipe, load(run).tokenizer
     stream = open_stream(recipe.data, 0)
-    given = next(stream.sentences(["source"], 3, 0))
+    given = side_of(next(iter(sample_pairs(stream, 3, 0))), "source")
     assert [source.count(US) for source in given] == [2, 2, 2]
     reader = StreamReader(
         stream, PairTokenizer(tokenizer, tokenizer, 64, 64), PairCollator(0), 8, 3, 0, 0, 1, Position()

@@ -20,7 +20,7 @@ from train_on_processes import train_all
 from modeling_scratch.data.batches import PairCollator
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus
 from modeling_scratch.data.sources import LocalFiles
-from modeling_scratch.data.streaming import Position, StreamBatches, StreamReader, open_stream
+from modeling_scratch.data.streaming import Position, StreamBatches, StreamReader, open_stream, sample_pairs
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.model.masking import IGNORE_INDEX
@@ -122,7 +122,7 @@ def test_errors_while_reading_a_stream_are_user_errors(tmp_path, monkeypatch):
     data = jsonl(tmp_path)
     monkeypatch.setattr(LocalFiles, "stream", lambda _: datasets.IterableDataset.from_generator(broken))
     with pytest.raises(UserError, match="the training stream: KeyError: 'lost'"):
-        list(open_stream(data, 0).sentences(["source"], 10, 0))
+        list(sample_pairs(open_stream(data, 0), 10, 0))
     with pytest.raises(UserError, match="lost"):
         next(iter(reader(data)))
 

@@ -14,9 +14,12 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 from modeling_scratch import ScratchConfig
 from modeling_scratch.data import tokenizer as tokenizer_module
 from modeling_scratch.data.corpus import make_corpus
-from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken, sample_sentences, train_tokenizer
+from modeling_scratch.data.streaming import sample_pairs
+from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken, train_tokenizer
 from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers, vocabulary_size
 from modeling_scratch.model.text import clean
+from modeling_scratch.recipe.schema import OptimizationSection, Recipe
+from modeling_scratch.training.preparation import train_tokenizers
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
 
@@ -86,17 +89,21 @@ def test_training_splits_very_long_words():
 
 def test_training_uses_a_random_sample_of_sentences(caplog):
     dataset = Dataset.from_dict({"source": [f"s{i}" for i in range(5000)], "target": [f"t{i}" for i in range(5000)]})
-    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
-        drawn = []
-        for seed in (0, 0, 1):
-            batches, total = sample_sentences(dataset, ["source", "target"], 3000, seed)
-            sentences = [sentence for batch in batches for sentence in batch]
-            assert len(sentences) == len(set(sentences)) == total == 3000
-            drawn.append(set(sentences))
+    drawn = []
+    for seed in (0, 0, 1):
+        batches = list(sample_pairs(dataset, 1500, seed))
+        pairs = [pair for batch in batches for pair in zip(batch["source"], batch["target"], strict=True)]
+        assert len(pairs) == len(set(pairs)) == 1500
+        assert all(source[1:] == target[1:] for source, target in pairs)
+        drawn.append(set(pairs))
     assert drawn[0] == drawn[1] != drawn[2]
+    assert sum(len(batch["source"]) for batch in sample_pairs(dataset, 5000, 0)) == 5000
+    recipe = Recipe(output_dir="x", optimization=OptimizationSection(max_steps=1))
+    recipe.tokenizer.max_sentences = 3000
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        train_tokenizers(recipe, dataset)
     assert "sample of 1,500 of 5,000 pairs (seed 0)" in caplog.text
-    batches, total = sample_sentences(dataset, ["source"], 5000, 0)
-    assert total == sum(map(len, batches)) == 5000
+    assert "tokens from 3,000 sentences" in caplog.text
 
 
 def test_one_or_two_tokenizers_are_saved_and_loaded(tmp_path, trained_tokenizer):
