@@ -82,7 +82,7 @@ async def translate_texts(
     read = await aside_if_long(texts, 1, readers, sentences_of, *arguments)
     tokenize = partial(engine.tokenize, features=[features] * len(read.inputs))
     tokens = await aside_if_long(read.inputs, 1, asyncio.to_thread, tokenize, read.inputs)
-    for problem in _too_long(engine, read.inputs, tokens).values():
+    for problem in _too_long(engine, read.sentences, tokens).values():
         raise UserError(problem)
     beams = max(engine.num_beams, count)
     settings = {"num_beams": beams, "num_return_sequences": count, "align": count if read.to_align else int(align)}
@@ -179,7 +179,7 @@ async def translate_sentences(
     arguments = sentences, engine.rules, direction.kept, "line"
     read = await aside_if_long(sentences, 1, readers, read_texts, *arguments)
     tokens = await aside_if_long(read.inputs, 1, asyncio.to_thread, engine.tokenize, read.inputs)
-    problems = _too_long(engine, read.inputs, tokens)
+    problems = _too_long(engine, read.sentences, tokens)
     tokens = [[] if place in problems else row for place, row in enumerate(tokens)]
     align = beams if read.to_align else 1
     settings = {"num_beams": beams, "num_return_sequences": beams, "scores": True, "align": align}
