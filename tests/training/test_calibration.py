@@ -119,7 +119,7 @@ def test_an_output_that_says_nothing_is_doubtful(text, by_translator, otherwise,
     """However probable it is. Other outputs than translations may be marks, such as Morse code."""
     translator, (source,) = Translator.load([str(calibrated)]), sources(calibrated, "test")[:1]
     pipe = ScratchTranslationPipeline(translator.model, translator.source_tokenizer)
-    monkeypatch.setattr(type(translator.target_tokenizer), "batch_decode", lambda *_, **__: [text])
+    monkeypatch.setattr(type(translator.target_tokenizer), "decode", lambda *_, **__: text)
     (usual,) = translator.translate([source], scores=True)
     expected = usual[0].confidence if by_translator is None else by_translator
     assert pipe(source, return_confidence=True)[0]["confidence"] == pytest.approx(expected)
