@@ -4,6 +4,7 @@ numbers before lines (`in_document`).
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -191,6 +192,18 @@ def test_the_command_gives_the_same_for_lines_and_for_text(expected, in_document
     assert (code, output.decode().split("\n")[:-1]) == (0, expected)
     code, output, _ = run_translate(monkeypatch, with_kept_words(), lines(*TEXTS), format="text")
     assert different(output.decode().replace("\r\n", "\n").split("\n")[:-1], in_document) == {}
+
+
+def test_a_page_has_the_kept_words_of_lines(expected, monkeypatch):
+    of = dict(zip(TEXTS, expected, strict=True))
+    texts = [text for text in KEEPING if text.isascii() and not set(text) & set("<>&\"'")]
+    texts = [text for text in texts if len(KEPT.spans(text)) <= len(RESERVED)]  # of more, which is which may differ
+    page = "".join(f"<p>{text}</p>\n" for text in texts)
+    code, output, _ = run_translate(monkeypatch, with_kept_words(), page.encode(), format="html")
+    found = re.findall("<p>(.*)</p>", output.decode())
+    assert code == 0
+    assert different(found, [of[text] for text in texts], texts) == {}
+    assert len(texts) > 100
 
 
 def by_service(name, engine) -> tuple[list[str], list[float]]:

@@ -47,7 +47,7 @@ def translated_document(
     def translate_all(paragraphs: list[str]) -> list[Translated]:
         return translate_paragraphs(paragraphs, translate, *languages, known)
 
-    known = kept or ADDRESSES
+    known = replace(kept, are_read=translator.rules.reserved > 0) if kept else ADDRESSES
     try:
         return translate_document(whole_input(path), format, translate_all, known, languages[1], confidence)
     except UserError as error:
