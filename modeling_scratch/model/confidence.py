@@ -60,6 +60,10 @@ def places_of(ngram: tuple[int, ...], count: int) -> list[int]:
     return [(first + number * step) % count for number in range(_HASHES)]
 
 
+def _target_ratio(ids: Sequence[int], length: int) -> float:
+    return (length + _MORE) / (len(ids) + _MORE)
+
+
 @dataclass(frozen=True, eq=False)
 class Confidence:
     """
@@ -132,13 +136,15 @@ class Confidence:
             length: the number of target tokens, with the end token.
             log_probability: of the whole target: its score.
         """
-        reserved = set(self.reserved)
-        known = sum(not reserved.isdisjoint(ngram) or ngram in self.known for ngram in ngrams_of(ids)) / 2
+        ngrams, reserved = ngrams_of(ids), set(self.reserved)
+        if not reserved.isdisjoint(ids):
+            ngrams = [ngram for ngram in ngrams if reserved.isdisjoint(ngram)]
+        known = len(ids) - sum(ngram not in self.known for ngram in ngrams) / 2
         return {
             "mean_log_probability": max(log_probability, _LOWEST) / length,
             "known_ngrams": (known + _MORE) / (len(ids) + _MORE),
             "length_ratio": len(ids) / length,
-            "target_ratio": (length + _MORE) / (len(ids) + _MORE),
+            "target_ratio": _target_ratio(ids, length),
         }
 
     def _distances(self, *translation) -> dict[str, float]:
@@ -146,9 +152,9 @@ class Confidence:
         found = self.signals_of(*translation)
         return {name: (found[name] - least) / scale for name, (least, scale) in self.signals.items()}
 
-    def is_short(self, ids: Sequence[int], length: int, log_probability: float) -> bool:
+    def is_short(self, ids: Sequence[int], length: int) -> bool:
         """Whether an output is doubtful since it is short for its source. The arguments are those of `signals_of`."""
-        return self._distances(ids, length, log_probability).get("target_ratio", 0.0) < 0
+        return "target_ratio" in self.signals and _target_ratio(ids, length) < self.signals["target_ratio"][0]
 
     def __call__(self, ids: Sequence[int], length: int, log_probability: float, says_nothing: bool = False) -> float:
         """

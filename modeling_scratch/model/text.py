@@ -215,9 +215,9 @@ class TextRules:
         """A translation of source tokens with how far to trust it, if the model has a confidence."""
         if confidence is None:
             return translation
-        signals = ids, translation.length, translation.score
-        number = confidence(*signals, says_nothing(translation.text, self.is_translation))
-        return replace(translation, confidence=number, is_short=confidence.is_short(*signals))
+        is_silent = says_nothing(translation.text, self.is_translation)
+        number = confidence(ids, translation.length, translation.score, is_silent)
+        return replace(translation, confidence=number, is_short=confidence.is_short(ids, translation.length))
 
     def best_ranks(self, read: str, count: int, several: int, text_of: Callable[[int], str]) -> Sequence[int]:
         """

@@ -67,14 +67,14 @@ def test_a_target_that_is_too_short_is_doubtful_for_that_reason(confidence):
     short = Confidence(confidence.signals | {"target_ratio": (0.7, 0.1)}, None, confidence.known)
     ids = [5, 6, 7] * 5 + [2]
     assert [(length + 3) / 19 < 0.7 for length in (4, 10, 11, 16)] == [True, True, False, False]
-    assert [short.is_short(ids, length, 0.0) for length in (4, 10, 11, 16)] == [True, True, False, False]
+    assert [short.is_short(ids, length) for length in (4, 10, 11, 16)] == [True, True, False, False]
     unlike = confidence(ids, 4, -0.4)
     number = 1 / (1 + math.exp(-(7 / 19 - 0.7) / 0.1))
     assert short(ids, 4, -0.4) == pytest.approx(min(number, unlike))
-    assert not confidence.is_short(ids, 1, 0.0)  # a file of an earlier version has no such signal
+    assert not confidence.is_short(ids, 1)  # a file of an earlier version has no such signal
     (only,) = [Confidence({"target_ratio": (0.7, 0.1)}, None, confidence.known)]
     assert only(ids, 4, -100.0) == pytest.approx(number)
-    assert not only.is_short([2], 1, 0.0)
+    assert not only.is_short([2], 1)
 
 
 def test_a_source_that_is_longer_than_any_in_training_is_doubtful(confidence):

@@ -528,7 +528,7 @@ def test_an_output_that_is_short_for_its_source_is_doubtful_on_the_page_as_in_py
     found = node("--input-type=module", "-", input=script)
     for (ids, length), (number, doubt) in zip(cases, found, strict=True):
         assert number == pytest.approx(python(ids, length, -1.0), rel=1e-9)
-        reason = "length" if len(ids) > 30 else "short" if python.is_short(ids, length, -1.0) else "unlike"
+        reason = "length" if len(ids) > 30 else "short" if python.is_short(ids, length) else "unlike"
         assert doubt == (reason if number < 0.5 else None)
     assert {doubt for _, doubt in found} == {"length", "short", "unlike", None}
 
