@@ -210,13 +210,14 @@ def ctranslate2_engine(
     is_installed = importlib.util.find_spec("ctranslate2") is not None
     if asked == "torch" or reason is not None or (is_auto and (is_for_torch or not is_installed)):
         return None
-    from .ctranslate2_engine import CTranslate2Engine, has_gpu
-
-    if is_auto and has_gpu():
-        return None
     try:
+        from .ctranslate2_engine import CTranslate2Engine, has_gpu
+
+        if is_auto and has_gpu():
+            return None
         engine = CTranslate2Engine(names[0])
-    except (OSError, UserError) as error:  # the former where nothing can be kept
+    # Its library may not fit the system, a conversion not be kept (OSError), or one that was kept be damaged.
+    except (ImportError, OSError, RuntimeError, UserError) as error:
         if not is_auto:
             raise
         logger.info(f"PyTorch translates, not CTranslate2: {error}")

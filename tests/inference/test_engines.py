@@ -164,6 +164,20 @@ def test_what_loading_warns_of_is_told_each_time(tmp_path, monkeypatch, caplog):
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("damage", ["cache", "model"])
+def test_where_a_conversion_cannot_be_kept_or_read_pytorch_translates(damage, converted, tmp_path, monkeypatch):
+    if damage == "cache":
+        (tmp_path / "cache").touch()  # no folder
+        folder = with_kept_words()
+        convert_here(monkeypatch, tmp_path / "cache")
+    else:
+        folder = shutil.copytree(converted, tmp_path / "converted")
+        (folder / "model.bin").write_bytes((folder / "model.bin").read_bytes()[:1000])
+    assert engine.ctranslate2_engine([str(folder)], "auto") is None
+    with pytest.raises((OSError, RuntimeError)):
+        engine.ctranslate2_engine([str(folder)], "ctranslate2")
+
+
 def test_what_cannot_be_loaded_is_the_same_error(tmp_path, monkeypatch):
     for name in ("nowhere", str(tmp_path)):
         found = {run_translate(monkeypatch, name, TEXT, engine=chosen)[2] for chosen in ("torch", "auto")}
