@@ -201,7 +201,7 @@ def same_rows(found: bytes, expected: bytes) -> None:
 
 class Translating:
     """
-    `scratch translate` in a forked process, with pipes for its standard input and output.
+    `scratch translate` in a forked process, by default in PyTorch, with pipes for its standard input and output.
 
     Args:
         file: receives its standard error.
@@ -213,7 +213,7 @@ class Translating:
         read, taken = os.pipe()
         # Connections, since these can be sent to another process.
         ends = Connection(given, writable=False), Connection(taken, readable=False)
-        self.child = start(file, _translate, *ends, str(folder), options)
+        self.child = start(file, _translate, *ends, str(folder), {"engine": "torch"} | options)
         for end in ends:
             end.close()
         self.stdin = None if write is None else os.fdopen(write, "wb", buffering=0)

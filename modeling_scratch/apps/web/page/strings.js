@@ -483,6 +483,7 @@ export const WITHOUT_TRANSLATION = {
   searchWordings: "Look for other possibilities",
   unlike: { one: "One input is unlike what this model has learnt.", other: "{n} inputs are unlike what this model has learnt." },
   length: { one: "One input is longer than any this model has learnt from.", other: "{n} inputs are longer than any this model has learnt from." },
+  "kept-word": { one: "One output lacks a word that it should keep, or has it twice: its place is a guess.", other: "{n} outputs lack a word that they should keep, or have it twice: its place is a guess." },
   short: { one: "The output for one input is short for it: a part may be missing.", other: "The outputs for {n} inputs are short for them: parts may be missing." },
   doubtful: { one: "Its output is probably wrong; it is underlined.", other: "Their outputs are probably wrong; they are underlined." },
   tooLong: { one: "One input is too long for this model.", other: "{n} inputs are too long for this model." },
