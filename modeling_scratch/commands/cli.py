@@ -64,11 +64,16 @@ def log_to_terminal(level: int = logging.INFO, uses_transformers: bool = True) -
     logger.handlers = [_BarHandler()]
     logger.propagate = False
     if uses_transformers:
-        from transformers.utils.logging import disable_progress_bar  # here, since it takes a second
-
-        disable_progress_bar()
+        hide_bars_of_transformers()
     logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # warns that tied weights are saved once
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+
+
+def hide_bars_of_transformers() -> None:
+    """Hide the progress bars of Transformers, which takes a second to import."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
 
 def is_main_process() -> bool:

@@ -20,7 +20,15 @@ from ..files import reading
 from ..inference.engine import EngineName, ctranslate2_engine
 from ..model.kept_words import KEPT
 from ..model.text import TextRules
-from .cli import BROKEN_PIPE, Debug, Dtype, check_confidence, log_to_terminal, one_line_errors
+from .cli import (
+    BROKEN_PIPE,
+    Debug,
+    Dtype,
+    check_confidence,
+    hide_bars_of_transformers,
+    log_to_terminal,
+    one_line_errors,
+)
 
 if TYPE_CHECKING:
     from ..inference.translate import Translator
@@ -163,9 +171,10 @@ def main(
             raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
         if revision is not None and Path(model).is_dir():
             raise UserError(f"--revision {revision}: {model} is a folder; only a repository on the Hub has revisions")
-
         if workers and engine == "ctranslate2":
             raise UserError(f"--workers {workers}: only with PyTorch on the CPU, under Linux; leave it out")
+        if alignments and engine == "ctranslate2":
+            raise UserError("--alignments: CTranslate2 provides none; leave out --engine ctranslate2")
 
         path = None if input is None else Path(input)
         if path is not None:
@@ -251,11 +260,9 @@ def _load_in_torch(
         workers: as asked for; None: the default.
         shares: there are to be workers.
     """
-    from transformers.utils.logging import disable_progress_bar
-
     from ..inference.translate import Translator
 
-    disable_progress_bar()
+    hide_bars_of_transformers()
     if not shares:
         return Translator.load(names, revision, dtype), 0, {}
     from ..apps.translate.workers import Pool, before_forking, worker_count

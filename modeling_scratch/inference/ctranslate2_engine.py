@@ -91,6 +91,9 @@ class CTranslate2Engine(Engine):
             if warning not in self.differences:
                 logger.warning(warning)
 
+    def _hard_limit(self) -> int | None:
+        return self.limit if self.origin.get("hasLearnedPositions") else None
+
     def tokenize(
         self, texts: Sequence[str], limit: int | None = None, features: Sequence[str] | None = None
     ) -> list[list[int]]:
@@ -109,6 +112,8 @@ class CTranslate2Engine(Engine):
         max_new_tokens: int | None = None,
         **ignored,
     ) -> Translations:
+        if max_new_tokens is not None and (most := self._hard_limit()) is not None:
+            max_new_tokens = min(max_new_tokens, most)  # as `generate_batch` does, since positions end there
         given = {"beam_size": num_beams, "length_penalty": length_penalty, "max_decoding_length": max_new_tokens}
         settings = self.settings | {name: value for name, value in given.items() if value is not None}
         settings["num_hypotheses"] = settings["beam_size"] if self.rules.reserved else num_return_sequences
@@ -152,7 +157,7 @@ class _TransformersTokenizer:
         self.decode = self.tokenizer.decode
 
     def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
-        rows = self.tokenizer(texts, truncation=False, verbose=False).input_ids if texts else []
+        rows = self.tokenizer(texts, truncation=False, verbose=False).input_ids
         return [SimpleNamespace(ids=row) for row in rows]
 
 

@@ -55,7 +55,7 @@ BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
 _SHAPES = 16
-_SAMPLED = 50_000
+_SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are counted
 _COUNTED = 5_000  # pairs of these, of which those are counted that have words to copy
 _FEW_KEPT = 0.05  # if a smaller share of pairs has kept words on both sides, words that translate each other are copied
 _LEARNED = 0.01  # if a smaller share of pairs has reserved characters, a model does not learn to copy them

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from translators import LEARNT, SENTENCES, lines, make_folder, one_vocabulary, run_translate, same_rows, with_kept_words
 from without_pytorch import without_pytorch
 
@@ -15,6 +16,7 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.inference import engine
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_translator
+from modeling_scratch.model import ScratchForConditionalGeneration
 
 ctranslate2_engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
 TEXT = lines(*SENTENCES, "", "...")
@@ -176,6 +178,29 @@ def test_where_a_conversion_cannot_be_kept_or_read_pytorch_translates(damage, co
     assert engine.ctranslate2_engine([str(folder)], "auto") is None
     with pytest.raises((OSError, RuntimeError)):
         engine.ctranslate2_engine([str(folder)], "ctranslate2")
+
+
+def test_outputs_end_where_learned_positions_end(tmp_path, monkeypatch):
+    folder = shutil.copytree(one_vocabulary(), tmp_path / "model")
+    trained = load_translator(str(folder))
+    trained.config.position_embedding_type = "learned"  # 60 of them
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(trained.config)
+    model.generation_config = trained.generation_config
+    model.save_pretrained(folder)
+    convert_here(monkeypatch, tmp_path / "cache")
+    engines = Translator.load([str(folder)]), engine.ctranslate2_engine([str(folder)], "auto")
+    for each in engines:
+        found = each.translate(SENTENCES, max_new_tokens=500)
+        assert max(best.length for (best,) in found) == 60
+        with pytest.raises(ValueError, match="the model takes 60"):
+            each.translate(["cat " * 100])
+
+
+def test_ctranslate2_has_no_alignments_to_write(converted, monkeypatch):
+    code, output, told = run_translate(monkeypatch, converted, TEXT, engine="ctranslate2", alignments=True)
+    assert (code, output) == (2, b"")
+    assert "--alignments: CTranslate2 provides none" in told
 
 
 def test_what_cannot_be_loaded_is_the_same_error(tmp_path, monkeypatch):

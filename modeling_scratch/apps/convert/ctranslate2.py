@@ -288,6 +288,7 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
     source, target = load_tokenizers(name)
     origin = read_origin(name, model.config) | {"name": name, "languages": named_languages(source)}
     origin |= {"takesAnyText": has_whole_symbols(source), "limit": model.config.max_position_embeddings}
+    origin["hasLearnedPositions"] = model.config.position_embedding_type == "learned"
     origin["longestSource"] = getattr(model.generation_config, "longest_training_source", None)
     origin["differences"] = differences
     origin["hasPlainTokenizers"] = all(map(_is_plain, (source, target)))
