@@ -21,7 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.apps.experiments import improve as corpus_translation
+from modeling_scratch.apps.experiments import work_folder
+from modeling_scratch.apps.experiments.improve import translate_by
+from modeling_scratch.apps.experiments.work_folder import ShardedTranslation
 from modeling_scratch.commands import cli, improve, train
 from modeling_scratch.data.batches import worker_options
 from modeling_scratch.inference.translate import Translator
@@ -47,7 +49,7 @@ def train_one(*overrides: str, **options) -> None:
 def improve_one(run: str, output: str, options: dict) -> None:
     torch.set_default_dtype(torch.float64)
     with patch.object(curves, "plot_curves", no_picture):
-        improve.main(Path(run), output=Path(output), **options)
+        improve.main(Path(run), output=Path(output), engine="torch", **options)
 
 
 def train_all(runs: list[dict]) -> None:
@@ -171,7 +173,8 @@ def translate_in_shards(folder: str, shards: str, sentences: list[str], size: in
         return translate(self, part, tokens, **options)
 
     accelerator = setup.make_accelerator()
-    with patch.object(corpus_translation, "SHARD", size), patch.object(Translator, "translate", noted):
-        translation = corpus_translation.ShardedTranslation(Path(shards), sentences, "translating")
-        translation.complete(load_recipe(Path(folder) / "recipe.yaml"), accelerator, StopRequest())
+    with patch.object(work_folder, "SHARD", size), patch.object(Translator, "translate", noted):
+        translation = ShardedTranslation(Path(shards), sentences, "translating")
+        recipe = load_recipe(Path(folder) / "recipe.yaml")
+        translate_by(recipe, translation, accelerator, StopRequest(), "torch")
     cli.wait_for_threads()

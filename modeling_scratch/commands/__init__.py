@@ -12,6 +12,7 @@ COMMANDS = {
     "evaluate": "Score a model on the data of a recipe.",
     "compare": "Compare the scores of runs, with intervals and significance.",
     "improve": "Train a better model of the same size from a run's own pairs.",
+    "distill": "Train a fast student on the translations by any models.",
     "translate": "Run a model on lines, texts and documents.",
     "serve": "Serve a web page and LibreTranslate's API.",
     "upload": "Check a model folder and push it to the Hub as one commit.",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..inference.engine import EngineName
 from . import train as training
 from .cli import LONGEST_TIME, Debug, check_number, is_main_process, one_line_errors, report, reporting, set_up_terminal
 
@@ -30,6 +31,7 @@ def main(
     target_text: Annotated[
         list[Path] | None, typer.Option(help="the same in the target language: it is back-translated")
     ] = None,
+    engine: Annotated[EngineName, typer.Option(help="what translates")] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the stages, with times; run none")] = False,
     max_minutes: Annotated[
         float | None, typer.Option(min=0, help="then exit with 75; repeat the command to resume")
@@ -53,9 +55,8 @@ def main(
         check_number("--length", length, _GREATEST_LENGTH)
         check_number("--max-minutes", max_minutes, LONGEST_TIME)
         monolingual = (tuple(source_text or []), tuple(target_text or []))
-        plan = ImprovementPlan(
-            ImprovementOptions(run, output or _beside(run), seeds, *monolingual, length, tuple(overrides or []))
-        )
+        more = (length, tuple(overrides or []), engine)
+        plan = ImprovementPlan(ImprovementOptions(run, output or _beside(run), seeds, *monolingual, *more))
         output, stop = plan.options.out, StopRequest(max_minutes)
         accelerator = make_accelerator(plan.final, before=run)
         found = on_main(accelerator, lambda: stages(plan, accelerator))

@@ -538,7 +538,7 @@ def load_pairs(data: DataSection, seed: int) -> DatasetDict:
 def load_split(data: DataSection, seed: int, split: str) -> Dataset:
     """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` returns them."""
     if split in ("train", "validation") and source_of("validation", data, seed) is None:
-        data = data if split == "train" else data.model_copy(update={"mix": []})
+        data = data if split == "train" else data.model_copy(update={"mix": [], "weight": 1.0})
         return load_pairs(data, seed)[split]
     if (source := source_of(split, data, seed)) is None:
         raise UserError(f"the recipe has no {split} split; set data.{split}_files or data.{split}")
@@ -570,7 +570,7 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
         named: the splits that the recipe names, for warnings.
         held_out: the pairs held out of the training pairs for validation, which `data.mix` must not contain either.
     """
-    parts = [train.add_column("weight", [1.0] * len(train))]
+    parts = [train.add_column("weight", [data.weight] * len(train))]
     for place, (entry, source) in enumerate(zip(data.mix, mixed_sources(data, seed), strict=True)):
         try:
             pairs = source.load()

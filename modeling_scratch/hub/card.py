@@ -173,8 +173,13 @@ def _license(run: RunRecords | None, given: str | None, metadata: dict[str, Any]
 
 
 def _default_license(run: RunRecords | None) -> str | None:
-    """apache-2.0 for a run from random weights. None for any other model, since its weights come from elsewhere."""
-    return "apache-2.0" if run and run.recipe.model.start_from is None else None
+    """
+    apache-2.0 for a run from random weights. None for any other model, and for one that learnt what others wrote, since
+    they come from elsewhere.
+    """
+    if run is None or run.recipe.model.start_from is not None:
+        return None
+    return None if any(entry.translated_by for entry in run.recipe.data.mix) else "apache-2.0"
 
 
 def check_languages(*tags: str) -> None:
@@ -378,10 +383,13 @@ def _values_of_run(run: RunRecords, facts: ModelFacts) -> dict[str, Any]:
 
 def training_data(run: RunRecords) -> str:
     """A description of all the training data, in Markdown."""
-    texts = [_described(run.provenance())]
+    weight = run.recipe.data.weight
+    texts = [_described(run.provenance()) + (f" (weight {weight:g})" if weight != 1 else "")]
     for entry, found in zip(run.recipe.data.mix, run.mixed(), strict=True):
         notes = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
         notes += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
+        teachers = (hub_link(name) if "/" in name else escape(without_tokens(name)) for name in entry.translated_by)
+        notes += [f"targets written by {' and '.join(teachers)}"] if entry.translated_by else []
         texts.append(_described(found) + (f" ({', '.join(notes)})" if notes else ""))
     return " and ".join(texts)
 

@@ -152,6 +152,7 @@ class MixedSource(Section):
     tag: str | None = Field(
         None, description="text to put before each source sentence, such as <bt> before back-translated ones"
     )
+    translated_by: list[str] = Field([], description="the models that wrote the targets, for the card")
 
     @model_validator(mode="after")
     def _names_one_source(self):
@@ -213,6 +214,9 @@ class DataSection(Section):
     mix: list[MixedSource] = Field(
         [], description="further training pairs, each source with a weight: old pairs beside new ones, for example"
     )
+    weight: float = Field(
+        1.0, ge=0, le=1000, description="with data.mix: how often an epoch has each of the other pairs"
+    )
     validation_size: int | None = Field(
         None, ge=1, description="pairs held out of training without validation; null: 1,000, or a tenth if that is less"
     )
@@ -247,6 +251,8 @@ class DataSection(Section):
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.augment and any(entry.tag for entry in self.mix):
             raise ValueError("data.augment would change the tags of data.mix; use one of them")
+        if self.weight != 1 and not self.mix:
+            raise ValueError("data.weight: without data.mix, an epoch has each pair once")
         if self.streaming and self.mix:
             raise ValueError("data.mix: a stream cannot be mixed with other pairs; set data.streaming=false")
         for entry in self.mix if self.on_the_hub else []:
@@ -271,7 +277,7 @@ class DataSection(Section):
                 include={"subset", "revision", "source_column", "target_column", "feature_columns"}
             )
             changes |= {"name": entry.name or self.name, "train": entry.split, "train_files": entry.files}
-            changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": []}
+            changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": [], "weight": 1.0}
             changes |= {"source_language": source, "target_language": target}
             sections.append(self.model_copy(update=changes))
         return sections

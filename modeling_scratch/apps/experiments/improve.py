@@ -9,134 +9,44 @@ text is translated too; back-translations of it are tagged (Caswell et al. 2019,
 """
 
 import hashlib
-import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from transformers import StoppingCriteriaList
 
 from ...data.local_files import check_file, read_lines
 from ...data.sources import load_pairs, source_of
 from ...data.tokenizer import texts
-from ...errors import Stopped, UserError
-from ...files import one_line, read_json, sha256, write_lines, write_whole
-from ...inference.translate import Translator
-from ...loading import load_tokenizers, load_translator
+from ...errors import UserError
+from ...files import one_line, sha256
+from ...inference.engine import EngineName
 from ...model.configuration_scratch import ScratchConfig
-from ...model.translations import best_texts
-from ...recipe.reading import (
-    MAY_DIFFER_WITHIN_RUN,
-    adopts_two,
-    apply_overrides,
-    checked_recipe,
-    differing_keys,
-    load_recipe,
-)
+from ...recipe.reading import MAY_DIFFER_WITHIN_RUN, adopts_two, apply_overrides, checked_recipe
 from ...recipe.schema import EMBEDDED, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
-from ...run.folder import WEIGHTS, RunFolder, holds_other_things
-from ...run.log import format_duration
-from ...run.processes import StopDecoding, StopRequest, advising_on_memory, on_all, on_main
-from ...run.records import RECIPE, RunRecords
+from ...run.folder import WEIGHTS
+from ...run.processes import StopRequest, advising_on_memory, on_main
+from ...run.records import RunRecords
 from ...training.finish import has_results, is_finished
 from ...training.scoring import advice_to_halve
-from ...training.train import train
 from .compare import read_run
+from .teachers import EngineTeacher, load_engine
+from .work_folder import SHARD, ShardedTranslation, WorkFolder, check_output, stage, train_or_resume
 
 logger = logging.getLogger(__name__)
 
 Pairs = tuple[list[str], list[str]]  # sources and targets
 
-SHARD = 1000  # sentences: the most that an interruption costs each process
 TAG = "<bt>"  # precedes a source sentence that was back-translated from monolingual text
 FORWARD, BACKWARD = "forward", "backward"
 _IDENTITY = "improvement.json"  # in the work folder: the data and options that it was started with
 _LESS_DROPOUT = 2 / 3  # of the run's, since the improved model has more pairs (docs/lab/quality.md)
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # keys that overrides must not change
 _SAMPLE = 64  # sentences that are translated to estimate the time
-
-
-class ShardedTranslation:
-    """
-    The translations of sentences, in a folder with a file for every 1,000 of them.
-
-    Args:
-        sentences: must not contain line feeds.
-        name: names this work in messages.
-    """
-
-    def __init__(self, folder: Path, sentences: Sequence[str], name: str):
-        self.folder, self.sentences, self.name = folder, sentences, name
-        self.count = -(-len(sentences) // SHARD)
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.txt"
-
-    def missing(self) -> list[int]:
-        """The numbers of the shards that are still to be translated."""
-        return [number for number in range(self.count) if not self._path(number).is_file()]
-
-    def read(self) -> list[str]:
-        """
-        All translations, in the order of the sentences.
-
-        Raises:
-            UserError: a shard does not have a line for each of its sentences.
-        """
-        lines = [self._path(number).read_text(encoding="utf-8").split("\n")[:-1] for number in range(self.count)]
-        for number, shard in enumerate(lines):
-            if len(shard) != len(self._sentences(number)):
-                raise UserError(f"{self._path(number)}: the number of lines is wrong; delete it to translate again")
-        return list(itertools.chain.from_iterable(lines))
-
-    def _sentences(self, number: int) -> Sequence[str]:
-        return self.sentences[number * SHARD : (number + 1) * SHARD]
-
-    def complete(self, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> None:
-        """
-        Translate the missing shards with the model in a recipe's folder. All processes call this together, and each
-        loads the whole model. Sentences of more than `data.max_source_tokens`, which training drops too, get empty
-        translations.
-
-        Raises:
-            Stopped: a process was asked to stop; finished shards are kept.
-        """
-        if not (missing := on_main(accelerator, self.missing)):
-            return
-        on_main(accelerator, lambda: self.folder.mkdir(parents=True, exist_ok=True))
-        model = load_translator(recipe.output_dir).to(accelerator.device)
-        translator = Translator(model, *load_tokenizers(recipe.output_dir))
-        settings = recipe.evaluation.batch_limits() | {"stopping_criteria": StoppingCriteriaList([StopDecoding(stop)])}
-
-        def translate_shard(number: int) -> None:
-            """Translate a shard and write it, unless this process is asked to stop meanwhile."""
-            fitting = fitting_sentences(translator, self._sentences(number), recipe.data.max_source_tokens)
-            translations = best_texts(translator.translate(fitting, **settings))
-            if not stop:  # which ends decoding early, so that translations may be cut off
-                write_lines(self._path(number), translations)
-
-        mine = missing[accelerator.process_index :: accelerator.num_processes]
-        started = time.monotonic()
-        rounds = -(-len(missing) // accelerator.num_processes)
-        for done in range(rounds):  # shard by shard, so that no process waits hours for another
-            now = mine[done : done + 1]  # empty on some processes in the last round
-            on_all(accelerator, lambda now=now: list(map(translate_shard, now)))
-            if stop.agreed(accelerator):
-                raise Stopped
-            left = (time.monotonic() - started) / (done + 1) * (rounds - done - 1)
-            logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {format_duration(left)} left")
-
-
-def fitting_sentences(translator: Translator, sentences: Sequence[str], longest: int) -> list[str]:
-    """The sentences, with "" for one of more than `longest` tokens."""
-    tokens = translator.tokenize(sentences)
-    return [text if len(row) <= longest else "" for text, row in zip(sentences, tokens, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -151,6 +61,7 @@ class ImprovementOptions:
         source_text, target_text: files of monolingual text, one sentence per line.
         length: the improved model's updates, as a multiple of the run's.
         overrides: KEY=VALUE for the improved model's recipe.
+        engine: what translates.
     """
 
     run: Path
@@ -160,6 +71,7 @@ class ImprovementOptions:
     target_text: tuple[Path, ...] = ()
     length: float = 2.0
     overrides: tuple[str, ...] = ()
+    engine: EngineName = "auto"
 
 
 class ImprovementPlan:
@@ -173,10 +85,8 @@ class ImprovementPlan:
 
     def __init__(self, options: ImprovementOptions):
         self.options = options
-        for path in (options.run.resolve(), options.out.resolve()):
-            str(path).encode()  # fails for a name that is not UTF-8, which recipes cannot contain
-        self.work = Path(f"{options.out.resolve()}-work")
-        self._folder = RunFolder(self.work)  # kept, since its lock ends with it
+        str(options.run.resolve()).encode()  # fails for a name that is not UTF-8, which recipes cannot contain
+        self.work = WorkFolder(Path(f"{options.out.resolve()}-work"), _IDENTITY)
         self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe
         if self.recipe.data.languages is None:
@@ -197,11 +107,7 @@ class ImprovementPlan:
 
     def folder(self, direction: str, number: int) -> Path:
         """The folder of a model that translates."""
-        return self.options.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
-
-    def pairs_file(self, name: str) -> Path:
-        """The file of the run's `train` or `validation` pairs, or of the `synthetic` or `back-translated` pairs."""
-        return self.work / "data" / f"{name}.jsonl"
+        return self.options.run if (direction, number) == (FORWARD, 1) else self.work.path / f"{direction}-{number}"
 
     def recipe_of(self, direction: str, number: int) -> Recipe:
         """The recipe of a model that translates: the run's, on the same pairs, with a different seed or direction."""
@@ -217,8 +123,8 @@ class ImprovementPlan:
             max_source_tokens=limits[0],
             max_target_tokens=limits[1],
             num_workers=self.final.data.num_workers,
-            train_files=str(self.pairs_file("train")),
-            validation_files=str(self.pairs_file("validation")),
+            train_files=str(self.work.pairs_file("train")),
+            validation_files=str(self.work.pairs_file("validation")),
         )
         evaluation = {"also": [], "alignments": False} | self.final.evaluation.batch_limits()
         changes = {
@@ -245,9 +151,9 @@ class ImprovementPlan:
             is_fixed = key.startswith(_FIXED) and key != "data.num_workers"
             if is_fixed or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
                 raise UserError(f"{override}: the improved model must keep the run's {key}, on which its pairs depend")
-        mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
+        mix = [MixedSource(files=str(self.work.pairs_file("synthetic")))]
         if options.target_text:
-            mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
+            mix.append(MixedSource(files=str(self.work.pairs_file("back-translated")), tag=TAG))
         updates = {"max_epochs": None, "max_steps": round(options.length * self.records.updates)}
         architecture = {"dropout": ScratchConfig().dropout} | recipe.model.overrides
         architecture["dropout"] = round(_LESS_DROPOUT * architecture["dropout"], 3)
@@ -267,17 +173,7 @@ class ImprovementPlan:
         out = self.options.out
         if out.resolve() == self.options.run.resolve():
             raise UserError(f"--output {out} is the run's own folder; choose another")
-        folder = RunFolder(out)
-        if not folder.is_run():
-            if out.exists() and (not out.is_dir() or holds_other_things(out)):
-                raise UserError(f"--output {out} exists, and is not a run; choose another folder")
-            return
-        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - MAY_DIFFER_WITHIN_RUN)
-        if changed:
-            raise UserError(
-                f"--output {out} contains a run with another recipe (it differs in {', '.join(changed)}); use the "
-                "options that it was started with, or choose another folder"
-            )
+        check_output(out, self.final)
 
     # -- the work folder -----------------------------------------------------------------------------------------------
 
@@ -292,26 +188,24 @@ class ImprovementPlan:
         Args:
             pairs: the run's pairs for training and validation; None: they are not compared.
         """
-        if not (path := self.work / _IDENTITY).exists():
-            return
-        before, now = read_json(path), self._identity(pairs)
-        if changed := [what for what in now if before.get(what) != now[what]]:
-            raise UserError(
-                f"{self.work} was started with other {', '.join(changed)}; use the options that it was started with, "
-                "choose another --output, or delete the folder to start again"
-            )
+        advice = (
+            "use the options that it was started with, choose another --output, or delete the folder to start again"
+        )
+        self.work.check(self._identity(pairs), advice)
 
     def start(self, pairs: dict[str, Pairs]) -> None:
         """Create the work folder, lock it, and write the run's pairs into it."""
+        identity = self._identity(pairs)
         self.check_identity(pairs)
-        self._folder.lock()
-        if not (path := self.work / _IDENTITY).exists():
+
+        def write() -> None:
             for split, sides in pairs.items():
-                self.write_pairs(split, list(zip(*sides, strict=True)))
-            write_whole(path, json.dumps(self._identity(pairs), indent=2))
+                self.work.write_pairs(split, self.languages, list(zip(*sides, strict=True)))
+
+        self.work.start(identity, write)
 
     def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
-        options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
+        options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out", "engine")}
         options["overrides"] = [
             override for override in options["overrides"] if override.partition("=")[0] not in MAY_DIFFER_WITHIN_RUN
         ]
@@ -322,13 +216,6 @@ class ImprovementPlan:
             **({} if pairs is None else {"pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}),
             "weights of the run": sha256(self.options.run / WEIGHTS),
         }
-
-    def write_pairs(self, name: str, pairs: list[tuple[str, str]]) -> None:
-        """Write pairs of source and target to `pairs_file`."""
-        path = self.pairs_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = (json.dumps(dict(zip(self.languages, pair, strict=True)), ensure_ascii=False) for pair in pairs)
-        write_whole(path, "".join(f"{row}\n" for row in rows))
 
 
 def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
@@ -373,12 +260,33 @@ def improve(
     for model, by_model in translations.items():
         recipe = plan.recipe_of(*model)
         if not on_main(accelerator, lambda model=model: plan.has_model(*model)):
-            _train(recipe, accelerator, stop)
-        advice = advice_to_halve(recipe.evaluation)
-        with _stage(by_model.name), advising_on_memory(accelerator, by_model.name, advice), stop:
-            by_model.complete(recipe, accelerator, stop)
+            train_or_resume(recipe, accelerator, stop, "improve")
+        name, advice = by_model.name, advice_to_halve(recipe.evaluation)
+        with stage(name, "improve"), advising_on_memory(accelerator, name, advice), stop:
+            translate_by(recipe, by_model, accelerator, stop, plan.options.engine)
     on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
-    return _train(plan.final, accelerator, stop, push)
+    return train_or_resume(plan.final, accelerator, stop, "improve", push)
+
+
+def translate_by(
+    recipe: Recipe, sentences: ShardedTranslation, accelerator: Accelerator, stop: StopRequest, engine: EngineName
+) -> None:
+    """
+    Complete translations by the model in a recipe's folder. Sentences of more than `data.max_source_tokens`, which
+    training drops too, get empty ones.
+    """
+
+    def load() -> EngineTeacher:
+        return _teacher(recipe.output_dir, recipe, accelerator, stop, engine)
+
+    sentences.complete(load, accelerator, stop)
+
+
+def _teacher(
+    folder: str, recipe: Recipe, accelerator: Accelerator, stop: StopRequest, engine: EngineName
+) -> EngineTeacher:
+    loaded = load_engine([folder], engine, accelerator.device)
+    return EngineTeacher(loaded, recipe.data.max_source_tokens, recipe.evaluation.batch_limits(), stop)
 
 
 def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, float | None]]:
@@ -406,13 +314,12 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
 
 def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accelerator) -> float:
     """Seconds to translate a sentence, measured on a few sentences with the run's own model."""
-    folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
-    translator = Translator(load_translator(folder).to(accelerator.device), *load_tokenizers(folder))
-    limits = plan.final.evaluation.batch_limits()
-    sample = [text for text in fitting_sentences(translator, sample, plan.recipe.data.max_source_tokens) if text]
-    translator.translate(sample[:2], **limits)  # the first call is slower
+    sample = pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
+    translate = _teacher(str(plan.options.run), plan.final, accelerator, StopRequest(), plan.options.engine)
+    sample = [text for text in translate.fitting(sample) if text]
+    translate(sample[:2])  # the first call is slower
     started = time.perf_counter()
-    translator.translate(sample, **limits)
+    translate(sample)
     return (time.perf_counter() - started) / max(1, len(sample))
 
 
@@ -422,18 +329,6 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
     return {
         split: tuple(list(map(one_line, side)) for side in texts(pairs[split])) for split in ("train", "validation")
     }
-
-
-def _train(
-    recipe: Recipe, accelerator: Accelerator, stop: StopRequest, push: Callable[[str], None] | None = None
-) -> dict[str, Any]:
-    """Train a model, or resume its training."""
-    folder = Path(recipe.output_dir)
-    logger.info(f"training {folder}")
-    with _stage(f"training {folder}"):
-        result = train(recipe, accelerator, "auto", stop=stop, push=push)
-    accelerator.free_memory()
-    return result
 
 
 def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], ShardedTranslation]:
@@ -446,7 +341,7 @@ def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], 
     found = {}
     for direction, number in plan.models():
         name = f"{direction}-{number}"
-        folder = plan.work / "translations" / name
+        folder = plan.work.path / "translations" / name
         found[direction, number] = ShardedTranslation(folder, sentences[direction], f"translating by {name}")
     return found
 
@@ -457,27 +352,14 @@ def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, in
     synthetic: dict[tuple[str, str], None] = {}
     tagged: dict[tuple[str, str], None] = {}
     for (direction, _), by_model in translations.items():
-        for index, (text, made) in enumerate(zip(by_model.sentences, by_model.read(), strict=True)):
+        for index, (text, (made, *_)) in enumerate(zip(by_model.sentences, by_model.read(), strict=True)):
             pair = (text, made) if direction == FORWARD else (made, text)
             into = tagged if direction == BACKWARD and index >= len(pairs[0]) else synthetic
             if text and made and pair not in known:
                 into[pair] = None
     if not synthetic or (plan.options.target_text and not tagged):
         raise UserError("the models made no new pairs, so there is nothing more to learn")
-    plan.write_pairs("synthetic", list(synthetic))
+    plan.work.write_pairs("synthetic", plan.languages, list(synthetic))
     if plan.options.target_text:
-        plan.write_pairs("back-translated", list(tagged))
+        plan.work.write_pairs("back-translated", plan.languages, list(tagged))
     logger.info(f"made {len(synthetic) + len(tagged):,} new pairs from {len(pairs[0]):,}")
-
-
-@contextmanager
-def _stage(what: str) -> Iterator[None]:
-    """Add to errors of a stage how to resume."""
-    try:
-        yield
-    except Stopped:
-        raise Stopped(f"stopped while {what}; repeat the command to resume") from None
-    except UserError as error:
-        if "--resume" not in str(error):
-            raise
-        raise type(error)(f"{error} (with scratch improve, repeat the command instead of using --resume)") from error

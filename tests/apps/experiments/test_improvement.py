@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from modeling_scratch import files
 from modeling_scratch.apps.experiments import improve as improvement
-from modeling_scratch.apps.experiments.improve import ImprovementOptions, ImprovementPlan, ShardedTranslation
+from modeling_scratch.apps.experiments import work_folder
+from modeling_scratch.apps.experiments.improve import ImprovementOptions, ImprovementPlan
+from modeling_scratch.apps.experiments.work_folder import ShardedTranslation
 from modeling_scratch.commands import app, improve
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe
@@ -61,7 +63,8 @@ def improved(run: Path, output: Path, *overrides: str, **options) -> Path:
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
     with patch.object(curves, "plot_curves", no_picture), patch.object(improvement, "_SAMPLE", 2):
-        improve.main(run, [KEEP_ONE, *overrides], **{"output": output, "seeds": 2, "length": 1.5, **options})
+        given = {"output": output, "seeds": 2, "length": 1.5, "engine": "torch"}  # as the pipeline, in float64
+        improve.main(run, [KEEP_ONE, *overrides], **given | options)
     return output
 
 
@@ -133,16 +136,16 @@ def plan_of(run, output, *overrides) -> ImprovementPlan:
 
 def test_the_work_folder_is_locked(run, uninterrupted):
     plan = plan_of(run, uninterrupted)
-    with patch.object(improvement.RunFolder, "lock", autospec=True) as lock:
+    with patch.object(work_folder.RunFolder, "lock", autospec=True) as lock:
         plan.start(improvement._pairs(plan))
-    assert lock.call_args.args[0].path == plan.work
+    assert lock.call_args.args[0].path == plan.work.path
 
 
 @pytest.mark.slow
 def test_an_interrupted_improvement_resumes(run, uninterrupted, tmp_path, monkeypatch, capsys):
     """After it was killed in training, stopped between stages, and killed while it wrote a shard."""
     again = tmp_path / "better, perhaps"
-    monkeypatch.setattr(improvement, "SHARD", 15)
+    monkeypatch.setattr(work_folder, "SHARD", 15)
     with monkeypatch.context() as patch:
         kill_at_update(patch, 5)
         with pytest.raises(Killed):
@@ -160,7 +163,7 @@ def test_an_interrupted_improvement_resumes(run, uninterrupted, tmp_path, monkey
         write(path, texts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(improvement, "write_lines", write_or_die)
+        patch.setattr(work_folder, "write_lines", write_or_die)
         with pytest.raises(Killed):
             improved(run, again)
     assert [path.name for path in written] == ["000000.txt", "000001.txt", "000002.txt"]
@@ -251,7 +254,7 @@ def test_a_lack_of_memory_while_translating_comes_with_advice(run, tmp_path, cap
     def no_memory(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    with patch.object(improvement.ShardedTranslation, "complete", no_memory), pytest.raises(SystemExit) as ended:
+    with patch.object(ShardedTranslation, "complete", no_memory), pytest.raises(SystemExit) as ended:
         improved(run, tmp_path / "better", seeds=1)
     assert ended.value.code == 2
     assert "evaluation.batch" in capsys.readouterr().err
