@@ -121,8 +121,8 @@ def _is_ours(name: str) -> bool:
 
 # -- models of other projects ------------------------------------------------------------------------------------------
 
-# How tokenizers write languages: M2M100, OPUS-MT's models with several target languages, NLLB and mBART.
-_LANGUAGE_TOKEN = re.compile(r"__([A-Za-z]{2,3})__|>>([A-Za-z_-]+)<<|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")
+# How tokenizers write languages: OPUS-MT's models with several target languages; NLLB and mBART.
+_LANGUAGE_TOKEN = re.compile(r">>([A-Za-z_-]+)<<|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")
 
 
 class LanguageTokens:
@@ -134,7 +134,7 @@ class LanguageTokens:
 
     Attributes:
         prefix: stands before each source text.
-        target: the token that every translation begins with; None: there is none.
+        target, target_id: the token that every translation begins with; None: there is none.
 
     Raises:
         UserError: the model is told its languages, but does not know these, or there are none.
@@ -143,7 +143,9 @@ class LanguageTokens:
     def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, languages: tuple[str, str] | None):
         found = {token: _LANGUAGE_TOKEN.fullmatch(token) for token in tokenizer.get_vocab()}
         codes = {token: next(filter(None, match.groups())) for token, match in found.items() if match}
-        self.prefix, self.target = "", None
+        # M2M100's, which are neither in its vocabulary nor special tokens.
+        codes |= {token: code for code, token in getattr(tokenizer, "lang_code_to_token", {}).items()}
+        self.prefix, self.target, self.target_id = "", None, None
         if not codes:
             return
         if languages is None:
@@ -154,8 +156,14 @@ class LanguageTokens:
         if target.startswith(">>"):  # the source may be in any of its languages
             self.prefix = f"{target} "
             return
-        self.target = target
+        self.target, self.target_id = target, tokenizer.convert_tokens_to_ids(target)
         tokenizer.src_lang = codes[_matching(name, codes, languages[0])]  # type: ignore[attr-defined]
+
+    def decoded(self, tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
+        """The texts of hypotheses, without repeats and empty ones; [""] if none is left."""
+        rows = [[token for token in row if token != self.target_id] for row in rows]
+        texts = (tokenizer.decode(row, skip_special_tokens=True).strip() for row in rows)
+        return [text for text in dict.fromkeys(texts) if text] or [""]
 
 
 def _matching(name: str, codes: dict[str, str], language: str) -> str:
@@ -186,13 +194,14 @@ class _TransformersTeacher:
     ):
         with loading(name, "weights"):
             self.model = AutoModelForSeq2SeqLM.from_pretrained(name, **NO_REMOTE_CODE).to(device).eval()
+        self.model.generation_config.forced_eos_token_id = None  # which would hide that an output was cut
         self.tokenizer, self.longest = _load_tokenizer(name), longest
         tokens = self.languages = LanguageTokens(name, self.tokenizer, languages)
         self.settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False, "max_length": None}
         self.settings |= {"num_beams": max(n_best, self.model.generation_config.num_beams or 1)}
         self.settings |= {"num_return_sequences": n_best, "stopping_criteria": [StopDecoding(stop)]}
         if tokens.target is not None:
-            self.settings["forced_bos_token_id"] = self.tokenizer.convert_tokens_to_ids(tokens.target)
+            self.settings["forced_bos_token_id"] = tokens.target_id
 
     def __call__(self, sentences: Sequence[str]) -> list[list[str]]:
         rows = _tokenized(self.tokenizer, self.languages.prefix, sentences, self.longest)
@@ -204,7 +213,7 @@ class _TransformersTeacher:
                 made = self.model.generate(**inputs.to(self.model.device), **self.settings).tolist()
             for number, place in enumerate(batch):
                 ended = [row[1:] for row in made[number * count : (number + 1) * count] if ends & set(row[1:])]
-                found[place] = _decoded(self.tokenizer, ended)
+                found[place] = self.languages.decoded(self.tokenizer, ended)
         return found
 
 
@@ -234,7 +243,8 @@ class _CTranslate2Teacher:
         found, end = [[""]] * len(rows), self.tokenizer.eos_token
         for place, result in zip(places, made, strict=True):
             ended = [row for row in result.hypotheses if row and row[-1] == end]
-            found[place] = _decoded(self.tokenizer, list(map(self.tokenizer.convert_tokens_to_ids, ended)))
+            rows_of_ids = list(map(self.tokenizer.convert_tokens_to_ids, ended))
+            found[place] = self.languages.decoded(self.tokenizer, rows_of_ids)
         return found
 
 
@@ -254,9 +264,3 @@ def _tokenized(
 def _end_tokens(model: Any) -> set[int]:
     end = model.generation_config.eos_token_id
     return set(end) if isinstance(end, list) else {end}
-
-
-def _decoded(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
-    """The texts of hypotheses, without repeats and empty ones; [""] if none is left."""
-    texts = (tokenizer.decode(row, skip_special_tokens=True).strip() for row in rows)
-    return [text for text in dict.fromkeys(texts) if text] or [""]
