@@ -37,7 +37,7 @@ def main(
         int, typer.Option(min=1, max=100, help="how many translations of each sentence the student learns from")
     ] = 4,
     original: Annotated[
-        float, typer.Option(min=0, max=1, help="the share of the pairs that keep their own translation")
+        float, typer.Option(help="the share of the pairs that keep their own translation, less than 1")
     ] = 0.2,
     source_text: Annotated[
         list[Path] | None, typer.Option(help="a file of further text in the source language, a sentence a line")

@@ -87,8 +87,8 @@ class DistillationPlan:
             raise UserError(
                 f"{options.teachers[0]} has no {RECIPE}; name the recipe whose data to translate with --config"
             )
-        if options.original >= 1:
-            raise UserError(f"--original {options.original:g}: it must be less than 1, the rest being the teachers'")
+        if not 0 <= options.original < 1:
+            raise UserError(f"--original {options.original:g}: it must be at least 0, and less than 1")
         shared = [each for each in options.overrides if each.partition("=")[0].startswith(("data", "seed"))]
         self.recipe = load_recipe(own if options.config is None else find_recipe(options.config), shared)
         data = self.recipe.data

@@ -213,7 +213,7 @@ def error_line(*arguments) -> str:
     [
         (["FILES"], "has no recipe.yaml; name the recipe"),
         (["someone/model"], "--output"),
-        (["RUN", "--original", "1"], "must be less than 1"),
+        (["RUN", "--original", "1"], "less than 1"),
         (["RUN", "--source-text", "FILES/none"], "none: no such file"),
         (["RUN", "output_dir=x"], "--output"),
         (["RUN", "--output", "FILES"], "is not a run"),
