@@ -115,13 +115,14 @@ class DistillationPlan:
             translated_by=[_without_folder(name) for name in options.teachers],
         )
         mix = [entry.model_copy(update={"weight": entry.weight * options.original}) for entry in data.mix]
-        metric = self.recipe.evaluation.metric
-        evaluation = {"num_beams": 1, "validation_beams": 1, "metric": "bleu" if metric == "loss" else metric}
+        # Chosen by greedy search, by which it will be used.
+        evaluation: dict[str, Any] = {"num_beams": 1, "validation_beams": 1, "translate_every": 1}
+        if data.languages and self.recipe.evaluation.metric == "loss":
+            evaluation["metric"] = "bleu"
         changes: dict[str, Any] = {
             "output_dir": str(options.out),
             "data": data.model_copy(update={"weight": data.weight * options.original, "mix": [*mix, pairs]}),
-            # Chosen by greedy search, by which it will be used.
-            "evaluation": self.recipe.evaluation.model_copy(update=evaluation | {"translate_every": 1}),
+            "evaluation": self.recipe.evaluation.model_copy(update=evaluation),
             "hub": HubSection(license=self._license()),
         }
         if run is not None and (self.recipe.tokenizer.shared or self.recipe.model.start_from):
@@ -197,7 +198,7 @@ def distill(
     on_main(accelerator, plan.check_identity)
     if on_main(accelerator, lambda: is_finished(plan.final)):
         return None
-    if not on_main(accelerator, plan.work.pairs_file(_PAIRS).is_file) or not plan.options.out.exists():
+    if on_main(accelerator, lambda: not (plan.work.pairs_file(_PAIRS).is_file() and plan.options.out.exists())):
         _translate(plan, accelerator, stop, engine)
     return train_or_resume(plan.final, accelerator, stop, "distill", push)
 

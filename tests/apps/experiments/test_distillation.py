@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import Killed, equal_weights, few_sentences, kill_at_update, quick_run
+from safetensors.torch import load_file, save_file
 from train_on_processes import no_picture
 from typer.testing import CliRunner
 
@@ -19,7 +20,9 @@ from modeling_scratch.commands import app, distill
 from modeling_scratch.data.batches import plan_epoch
 from modeling_scratch.data.sources import load_pairs
 from modeling_scratch.hub.card import build_card
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.model.translations import distinct
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.run import curves
 from modeling_scratch.run.records import RunRecords
@@ -174,6 +177,24 @@ def test_a_student_of_another_shape_uses_the_same_translations(run, uninterrupte
     assert {path: path.stat().st_mtime_ns for path in work.rglob("*.txt")} == before
     assert load_recipe(other / "recipe.yaml").data.weight == 0.5
     assert load_translator(str(other)).config.d_model == 24
+
+
+def test_several_teachers_are_an_ensemble(run, tmp_path):
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    weights = load_file(other / "model.safetensors")
+    save_file({name: 0.9 * tensor for name, tensor in weights.items()}, other / "model.safetensors", {"format": "pt"})
+    student = distilled(run, tmp_path / "student", str(other), work=tmp_path / "work")
+    translator = Translator.load([str(run), str(other)])
+    sources = list(dict.fromkeys(source for source, _ in read_pairs(tmp_path / "work")))
+    beams = max(3, load_recipe(run / "recipe.yaml").evaluation.num_beams)
+    rows = translator.translate(sources, num_beams=beams, num_return_sequences=3)
+    assert read_pairs(tmp_path / "work") == [
+        (source, each.text)
+        for source, row in zip(sources, rows, strict=True)
+        for each in distinct(row)
+        if each.text and not each.is_cut
+    ]
+    assert load_recipe(student / "recipe.yaml").data.mix[0].translated_by == ["run", "other"]
 
 
 def test_further_text_is_translated_too(run, tmp_path):
