@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import UserError, as_user_error
+from ..inference.engine import INT8, option_for_ctranslate2
 from .cli import Debug, Dtype, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
@@ -91,8 +92,9 @@ def main(
         for proxy in forwarded_allow_ips.split(",") if forwarded_allow_ips != "*" else ():
             with as_user_error("--forwarded-allow-ips: "):
                 ipaddress.ip_network(proxy.strip())
-        if dtype is not None and engine != "torch":
-            raise UserError(f"--dtype {dtype}: --engine {engine} has its own; leave it out")
+        option_for_ctranslate2(engine, dtype)
+        if engine == "ctranslate2" and dtype not in (None, "float32", INT8):
+            raise UserError(f"--dtype {dtype}: CTranslate2 computes in float32 or int8; leave it out")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..apps.serve.clients import Clients
@@ -107,7 +109,7 @@ def main(
         with listening(host, port) as listener:  # before the models: fails fast if the port is taken
             is_torch = engine == "torch"
             with before_forking() if is_torch else nullcontext(cores_of_process()) as cores:
-                load = partial(ENGINES[engine], **({"dtype": dtype} if is_torch else {}))
+                load = partial(ENGINES[engine], dtype=dtype)
                 directions = Directions(load_direction(model, load) for model in models)
                 engines = [direction.engine for direction in directions.all]
                 count = worker_count(workers, all(engine.can_fork for engine in engines), cores)

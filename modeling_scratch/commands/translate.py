@@ -17,7 +17,7 @@ import typer
 from ..apps.documents import FORMATS, WITH_INLINE_MARKUP, format_of
 from ..errors import UserError, as_user_error, shortened
 from ..files import reading
-from ..inference.engine import EngineName, ctranslate2_engine
+from ..inference.engine import EngineName, ctranslate2_engine, option_for_ctranslate2
 from ..model.kept_words import KEPT
 from ..model.text import TextRules
 from .cli import (
@@ -171,10 +171,11 @@ def main(
             raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
         if revision is not None and Path(model).is_dir():
             raise UserError(f"--revision {revision}: {model} is a folder; only a repository on the Hub has revisions")
-        if workers and engine == "ctranslate2":
-            raise UserError(f"--workers {workers}: only with PyTorch on the CPU, under Linux; leave it out")
-        if alignments and engine == "ctranslate2":
-            raise UserError("--alignments: CTranslate2 provides none; leave out --engine ctranslate2")
+        if option := option_for_ctranslate2(engine, dtype):
+            if workers:
+                raise UserError(f"--workers {workers}: only with PyTorch on the CPU, under Linux; leave it out")
+            if alignments:
+                raise UserError(f"--alignments: CTranslate2 provides none; leave out {option}")
 
         path = None if input is None else Path(input)
         if path is not None:

@@ -55,6 +55,7 @@ class CTranslate2Engine(Engine):
     Args:
         name: a folder that `scratch convert ctranslate2` wrote, or another model, which is converted once.
         threads: how many sub-batches are translated at a time; None: one per core.
+        dtype: float32 or int8, to which it converts the weights as it loads them; None: as they were saved.
 
     Attributes:
         differences: what the model's settings mean otherwise in `generate()`.
@@ -70,7 +71,9 @@ class CTranslate2Engine(Engine):
     rules: TextRules
     confidence: Confidence | None
 
-    def __init__(self, name: str, threads: int | None = None):
+    def __init__(self, name: str, threads: int | None = None, dtype: str | None = None):
+        if dtype is not None and dtype not in ctranslate2.get_supported_compute_types("cpu"):
+            raise UserError(f"--dtype {dtype}: CTranslate2 does not compute in it on this processor; leave it out")
         folder = Path(name) if (Path(name) / ORIGIN).is_file() else _converted(name)
         self.origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -78,7 +81,7 @@ class CTranslate2Engine(Engine):
         self.longest_source, self.differences = self.origin.get("longestSource"), self.origin.get("differences", [])
         # One thread per sub-batch: several would wait for each other at every step.
         options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1}
-        self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
+        self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=dtype or "default", **options)
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         splits = bool(config.get("split_special_tokens"))
         self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"], splits)

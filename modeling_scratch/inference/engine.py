@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 _LONGEST = 1000
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
+INT8 = "int8"  # a dtype that only CTranslate2 computes in
 
 
 class Engine(ABC):
@@ -172,6 +173,18 @@ def cores_of_process() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def option_for_ctranslate2(asked: EngineName, dtype: str | None) -> str | None:
+    """
+    The option that asks for CTranslate2; None: there is none.
+
+    Raises:
+        UserError: another one asks for PyTorch.
+    """
+    if dtype == INT8 and asked == "torch":
+        raise UserError("--dtype int8: only CTranslate2 computes in 8 bits; leave out --engine torch")
+    return "--dtype int8" if dtype == INT8 else "--engine ctranslate2" if asked == "ctranslate2" else None
+
+
 def ctranslate2_engine(
     names: Sequence[str],
     asked: EngineName,
@@ -188,7 +201,8 @@ def ctranslate2_engine(
 
     Args:
         names: model folders or Hub names.
-        revision, dtype: as `Translator.load` takes them.
+        revision: as `Translator.load` takes it.
+        dtype: as `Translator.load` takes it; or int8, which asks for CTranslate2.
         aligns: translations need weights.
         max_new_tokens: the most tokens of a translation; None: the model's number.
         n_best: how many translations of each text are asked for; None: one.
@@ -197,16 +211,17 @@ def ctranslate2_engine(
         UserError: CTranslate2 was asked for, and cannot do it.
     """
     lacks = {
-        "it cannot run an ensemble": len(names) > 1,
-        "it reads the newest revision": revision is not None,
-        f"it computes in float32, not in {dtype}": dtype not in (None, "float32"),
-        f"it may have no positions for outputs of more than {_LONGEST} tokens": (max_new_tokens or 0) > _LONGEST,
+        "cannot run an ensemble": len(names) > 1,
+        "reads the newest revision": revision is not None,
+        f"computes in float32 or int8, not in {dtype}": dtype not in (None, "float32", INT8),
+        f"may have no positions for outputs of more than {_LONGEST} tokens": (max_new_tokens or 0) > _LONGEST,
     }
     reason = next((lack for lack, holds in lacks.items() if holds), None)
-    if asked == "ctranslate2" and reason is not None:
-        raise UserError(f"--engine ctranslate2: {reason}")
+    option = option_for_ctranslate2(asked, dtype)
+    if option is not None and reason is not None:
+        raise UserError(f"{option}: CTranslate2 {reason}")
     # Its search ends with fewer hypotheses, which seldom changes the best one, but often the others.
-    is_auto, is_for_torch = asked == "auto", aligns or n_best is not None
+    is_auto, is_for_torch = option is None, aligns or n_best is not None
     is_installed = importlib.util.find_spec("ctranslate2") is not None
     if asked == "torch" or reason is not None or (is_auto and (is_for_torch or not is_installed)):
         return None
@@ -215,7 +230,7 @@ def ctranslate2_engine(
 
         if is_auto and has_gpu():
             return None
-        engine = CTranslate2Engine(names[0])
+        engine = CTranslate2Engine(names[0], dtype=dtype)
     # Its library may not fit the system, a conversion not be kept (OSError), or one that was kept be damaged.
     except (ImportError, OSError, RuntimeError, UserError) as error:
         if not is_auto:
@@ -225,4 +240,6 @@ def ctranslate2_engine(
     if is_auto and engine.differences:
         logger.info(f"PyTorch translates, not CTranslate2: {'; '.join(engine.differences)}")
         return None
+    for difference in engine.differences:
+        logger.warning(difference)
     return engine

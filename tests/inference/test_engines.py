@@ -1,6 +1,7 @@
 """CTranslate2 translates for `scratch translate` where it does what PyTorch does, without PyTorch."""
 
 import importlib.util
+import json
 import logging
 import shutil
 import subprocess
@@ -15,8 +16,9 @@ from without_pytorch import without_pytorch
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference import engine
 from modeling_scratch.inference.translate import Translator
-from modeling_scratch.loading import load_translator
+from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import ScratchForConditionalGeneration
+from modeling_scratch.model.kept_words import RESERVED
 
 ctranslate2_engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
 TEXT = lines(*SENTENCES, "", "...")
@@ -83,13 +85,58 @@ def test_the_command_imports_neither_pytorch_nor_transformers(converted, tmp_pat
         ({"dtype": "bfloat16"}, "not in bfloat16"),
         ({"max_new_tokens": 2000}, "more than 1000 tokens"),
     ],
+    ids=str,
 )
 def test_what_only_pytorch_does(options, why):
     names = options.pop("names", ["a"])
     assert engine.ctranslate2_engine(names, "auto", **options) is None
     assert engine.ctranslate2_engine(names, "torch", **options) is None
-    with pytest.raises(UserError, match=f"--engine ctranslate2: it .*{why}"):
+    with pytest.raises(UserError, match=f"--engine ctranslate2: CTranslate2 .*{why}"):
         engine.ctranslate2_engine(names, "ctranslate2", **options)
+    if "dtype" not in options:
+        with pytest.raises(UserError, match=f"--dtype int8: CTranslate2 .*{why}"):
+            engine.ctranslate2_engine(names, "auto", dtype="int8", **options)
+
+
+def test_int8_is_what_ctranslate2_computes_when_told_to(converted, monkeypatch):
+    settings = json.loads((converted / "generation.json").read_text())
+    source, target = load_tokenizers(str(with_kept_words()))
+    texts = [pair["en"] for pair in LEARNT]
+    tokens = [source.convert_ids_to_tokens(row) for row in source(texts).input_ids]
+    scores = {}
+    for dtype in ("float32", "int8"):
+        translator = ctranslate2_engine.ctranslate2.Translator(str(converted), compute_type=dtype)
+        results = translator.translate_batch(tokens, return_scores=True, **settings)
+        given = {"engine": "auto", "dtype": dtype, "scores": True, "quiet": True}
+        code, found, _ = run_translate(monkeypatch, converted, lines(*texts), **given)
+        assert code == 0
+        scores[dtype] = []
+        for row, result in zip(found.decode().splitlines(), results, strict=True):
+            score, text = row.split("\t")
+            ids = target.convert_tokens_to_ids(result.hypotheses[0])
+            length = len(ids) + 1  # the end token, too
+            if is_whole := length <= settings["max_decoding_length"] and not set(target.decode(ids)) & set(RESERVED):
+                assert text == target.decode(ids)
+                assert float(score) == pytest.approx(result.scores[0] * length, abs=1e-3)
+            scores[dtype].append(float(score) if is_whole else 0)
+        assert scores[dtype].count(0) < len(texts) / 4
+    assert scores["int8"] != pytest.approx(scores["float32"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"engine": "torch"}, "--dtype int8: only CTranslate2 computes in 8 bits; leave out --engine torch"),
+        ({"workers": 2}, "--workers 2: only with PyTorch"),
+        ({"alignments": True}, "--alignments: CTranslate2 provides none; leave out --dtype int8"),
+    ],
+    ids=str,
+)
+def test_int8_is_not_for_pytorch(options, why, converted, monkeypatch):
+    given = {"engine": "auto", "dtype": "int8", **options}
+    code, output, told = run_translate(monkeypatch, converted, TEXT, **given)
+    assert (code, output) == (2, b"")
+    assert why in told
 
 
 def test_without_ctranslate2_or_with_a_gpu_pytorch_translates(converted, monkeypatch):
@@ -152,7 +199,9 @@ def test_settings_that_mean_something_else_there_are_left_to_pytorch(tmp_path, m
         assert engine.ctranslate2_engine([str(folder)], "auto") is None
     assert "PyTorch translates" in caplog.text
     assert "do_sample" in caplog.text
+    caplog.clear()
     assert engine.ctranslate2_engine([str(folder)], "ctranslate2") is not None
+    assert "do_sample" in caplog.text
 
 
 def test_what_loading_warns_of_is_told_each_time(tmp_path, monkeypatch, caplog):

@@ -26,11 +26,11 @@ def load_torch_engine(name: str, dtype: str | None = None) -> "Translator":
     return translator
 
 
-def load_ctranslate2_engine(name: str) -> Engine:
+def load_ctranslate2_engine(name: str, dtype: str | None = None) -> Engine:
     """Load a model in CTranslate2, on the CPU."""
     from ...inference.ctranslate2_engine import CTranslate2Engine
 
-    return CTranslate2Engine(name)
+    return CTranslate2Engine(name, dtype=dtype)
 
 
 ENGINES = {"torch": load_torch_engine, "ctranslate2": load_ctranslate2_engine}
