@@ -79,8 +79,8 @@ class CTranslate2Engine(Engine):
         self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.limit, self.num_beams = self.origin["limit"], self.settings["beam_size"]
         self.longest_source, self.differences = self.origin.get("longestSource"), self.origin.get("differences", [])
-        # One thread per sub-batch: several would wait for each other at every step.
-        options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1}
+        # One thread per sub-batch: several would wait for each other at every step. A full queue would wait for room.
+        options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1, "max_queued_batches": -1}
         self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=dtype or "default", **options)
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         splits = bool(config.get("split_special_tokens"))
@@ -127,20 +127,22 @@ class CTranslate2Engine(Engine):
             batch_type="tokens",
             return_scores=True,
             return_end_token=True,
+            asynchronous=True,
             **settings,
         )
-        rows = []
-        for text, ids, result in zip(texts, tokens, results, strict=True):
+        rows: Translations = [[] for _ in texts]
+        # CTranslate2 4.8 translates long ones first. They are decoded while it translates the others.
+        for place in sorted(range(len(texts)), key=lambda place: -len(tokens[place])):
+            result = results[place].result()
             text_of = cache(partial(self._decoded, result.hypotheses))
-            row = []
-            for rank in self.rules.best_ranks(text, len(result.hypotheses), num_return_sequences, text_of):
+            for rank in self.rules.best_ranks(texts[place], len(result.hypotheses), num_return_sequences, text_of):
                 made, length = result.hypotheses[rank], len(result.hypotheses[rank])
                 # CTranslate2 divides the score by length^penalty.
                 score = result.scores[rank] * length ** settings["length_penalty"]
                 is_cut = not made or made[-1] not in settings["end_token"]
                 translation = Translation(text_of(rank), score, is_cut, length=length)
-                row.append(self.rules.rated(translation, ids, self.confidence) if made else translation)
-            rows.append(row)
+                rated = self.rules.rated(translation, tokens[place], self.confidence) if made else translation
+                rows[place].append(rated)
         return rows
 
     def _decoded(self, hypotheses: list[list[str]], rank: int) -> str:

@@ -5,12 +5,13 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -28,6 +29,8 @@ WINDOW = 1024  # lines that are translated together
 _CHUNK = 2**16  # bytes; the capacity of a pipe
 _LARGE = 2**14  # bytes; for smaller files, starting workers takes longer than it saves
 _SHOWN = 3  # warnings of each kind that are logged
+
+Item = TypeVar("Item")
 
 
 class TextInput:
@@ -333,6 +336,15 @@ def _rows(
         yield "\t".join(columns)
 
 
+def _one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items, none of them None, while a thread makes the next one."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
+
+
 @as_user_error(kinds=ValueError)
 def translate_lines(
     path: Path | None,
@@ -368,22 +380,18 @@ def translate_lines(
         UserError: a line cannot be translated. In a file, this is found before translating.
     """
     text, warnings = TextInput(path), Warnings("line")
+    prompt = text.is_terminal and sys.stderr.isatty() and not quiet
+    size = WINDOW if text.total is None else WINDOW * windows_at_once
 
     def read(sentences: list[str], conditions: list[str]) -> tuple[Reading, list[list[int]]]:
         reading = read_texts(sentences, translator.rules, kept, split)
         return reading, translator.tokenize(reading.inputs, features=reading.of_inputs(conditions))
 
-    if text.total is not None and not keep_going:
-        _check_file(text, translator, features, kept, split)
-    prompt = text.is_terminal and sys.stderr.isatty() and not quiet
-    if prompt:
-        print("Type one input per line; press Ctrl-D to quit.", file=sys.stderr)
-    size = WINDOW if text.total is None else WINDOW * windows_at_once
-    number = 0
-    bar = tqdm(total=text.total, unit=" sentences", disable=quiet or prompt or None)  # None: shown on a terminal
-    with closing(warnings), bar:
+    def windows() -> Iterator[tuple[Reading, list[list[int]], set[int], UserError | None]]:
+        """Texts that have been read, the places of unusual ones, and an error to raise after translating them."""
+        first = 0
         for lines in text.windows(size, lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
-            sentences, conditions, problems = _decoded(lines, number, features)
+            sentences, conditions, problems = _decoded(lines, first, features)
             reading, tokens = read(sentences, conditions)
             too_long, unusual = (
                 {reading.owners[place]: problem for place, problem in found.items()}
@@ -391,24 +399,33 @@ def translate_lines(
             )
             problems, error = dict(sorted((problems | too_long).items())), None
             for index, problem in problems.items():
-                if not keep_going:  # report it after translating the lines before it
-                    error = UserError(f"{text.name}, line {number + index + 1}: {problem}")
+                if not keep_going:
+                    error = UserError(f"{text.name}, line {first + index + 1}: {problem}")
                     sentences, conditions = sentences[:index], conditions[:index]
                     break
-                warnings.add(
-                    "{} are too long or not UTF-8, and are empty", number + index + 1, f"{problem}; left empty"
-                )
+                warnings.add("{} are too long or not UTF-8, and are empty", first + index + 1, f"{problem}; left empty")
                 sentences[index] = ""
             if problems:
                 reading, tokens = read(sentences, conditions)
             for index in sorted(unusual.keys() & range(len(sentences))):
-                warnings.add_unusual(number + index + 1, unusual[index])
+                warnings.add_unusual(first + index + 1, unusual[index])
             if translator.unknown is not None:
                 for index, row in zip(reading.owners, tokens, strict=True):
                     if count := row.count(translator.unknown):
-                        warnings.add_unknown(number + index + 1, count)
+                        warnings.add_unknown(first + index + 1, count)
             if (more := len(reading.inputs) - len(sentences)) and bar.total is not None:
                 bar.total += more
+            first += len(lines)
+            yield reading, tokens, set(unusual), error
+
+    if text.total is not None and not keep_going:
+        _check_file(text, translator, features, kept, split)
+    if prompt:
+        print("Type one input per line; press Ctrl-D to quit.", file=sys.stderr)
+    number = 0
+    bar = tqdm(total=text.total, unit=" sentences", disable=quiet or prompt or None)  # None: shown on a terminal
+    with closing(warnings), bar:
+        for reading, tokens, unusual, error in windows() if text.total is None else _one_ahead(windows()):
             found = translated_texts(translator, reading, tokens, bar.update, **settings)
             if file.isatty():
                 bar.clear()
