@@ -6,13 +6,13 @@ import socket
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from ..errors import UserError, as_user_error
-from ..inference.engine import INT8, option_for_ctranslate2
-from .cli import Debug, Dtype, log_to_terminal, one_line_errors
+from ..inference.engine import EngineName, option_for_ctranslate2
+from .cli import Debug, Dtype, hide_bars_of_transformers, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,13 @@ def main(
     ],
     host: Annotated[str, typer.Option(help="an address of this machine; 0.0.0.0: all of them")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 5000,
-    engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what runs the models")] = "torch",
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="what runs the models; auto: CTranslate2 with --dtype int8, else PyTorch, for the word alignments "
+            "that tags and the page need"
+        ),
+    ] = "auto",
     dtype: Dtype = None,
     workers: Annotated[
         int | None,
@@ -82,7 +88,7 @@ def main(
     together share batches. Text is cut into sentences, or into lines where the model has no languages, and keeps its
     line breaks.
     """
-    log_to_terminal(uses_transformers=engine == "torch")
+    log_to_terminal(uses_transformers=False)
     with one_line_errors(debug), as_user_error(kinds=ValueError):
         for option, value in (("--api-key", api_key), ("--metrics-key", metrics_key)):
             if value == "":
@@ -92,9 +98,9 @@ def main(
         for proxy in forwarded_allow_ips.split(",") if forwarded_allow_ips != "*" else ():
             with as_user_error("--forwarded-allow-ips: "):
                 ipaddress.ip_network(proxy.strip())
-        option_for_ctranslate2(engine, dtype)
-        if engine == "ctranslate2" and dtype not in (None, "float32", INT8):
-            raise UserError(f"--dtype {dtype}: CTranslate2 computes in float32 or int8; leave it out")
+        is_torch = option_for_ctranslate2(engine, dtype) is None
+        if is_torch:
+            hide_bars_of_transformers()
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..apps.serve.clients import Clients
@@ -107,9 +113,8 @@ def main(
         clients = Clients(max_characters, requests_per_minute, api_key, api_keys, key_optional)
         kept = Suggestions(suggestions) if suggestions else None
         with listening(host, port) as listener:  # before the models: fails fast if the port is taken
-            is_torch = engine == "torch"
             with before_forking() if is_torch else nullcontext(cores_of_process()) as cores:
-                load = partial(ENGINES[engine], dtype=dtype)
+                load = partial(ENGINES["torch" if is_torch else "ctranslate2"], dtype=dtype)
                 directions = Directions(load_direction(model, load) for model in models)
                 engines = [direction.engine for direction in directions.all]
                 count = worker_count(workers, all(engine.can_fork for engine in engines), cores)

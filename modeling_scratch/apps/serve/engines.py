@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
-from ...inference.engine import Engine
+from ...inference.engine import Engine, ctranslate2_engine
 from ...languages import is_tag, language_name
 from ...model.kept_words import KEPT, KeptWords
 from ...model.text import has_whole_symbols
@@ -28,9 +28,9 @@ def load_torch_engine(name: str, dtype: str | None = None) -> "Translator":
 
 def load_ctranslate2_engine(name: str, dtype: str | None = None) -> Engine:
     """Load a model in CTranslate2, on the CPU."""
-    from ...inference.ctranslate2_engine import CTranslate2Engine
-
-    return CTranslate2Engine(name, dtype=dtype)
+    engine = ctranslate2_engine([name], "ctranslate2", dtype=dtype)
+    assert engine is not None, "it is only None where PyTorch may translate"
+    return engine
 
 
 ENGINES = {"torch": load_torch_engine, "ctranslate2": load_ctranslate2_engine}
