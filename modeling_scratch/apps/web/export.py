@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def export_page(names: Sequence[str], folder: Path, quantize: bool = False, lice
     Write the page of one or more models to a new folder. Each model has a folder of its own in it, such as en-de.
 
     Args:
-        names: model folders or Hub names, one for each direction.
+        names: model folders or Hub names: one for each direction, or a faster one, whose own search is greedy, and a
+            better one, whose own search has several beams.
         quantize: store 8-bit weights.
         license: the models'; None: read it from each folder.
 
@@ -47,8 +49,8 @@ def export_page(names: Sequence[str], folder: Path, quantize: bool = False, lice
         The largest difference between the log-probabilities of the ONNX graphs, in float32, and those of the models.
 
     Raises:
-        UserError: two models go in the same direction, a tokenizer has no tokenizer.json, the results in ONNX differ
-            from the model's, or the runtime cannot be fetched.
+        UserError: two models of the same direction both search greedily or both with several beams, a tokenizer has no
+            tokenizer.json, the results in ONNX differ from the model's, or the runtime cannot be fetched.
     """
     with temporary_folder(folder.parent) as parts:
         described, difference = _write_parts(names, parts, quantize, license)
@@ -73,26 +75,54 @@ def _write_parts(
     the files by the names that the code knows, and the largest difference; see `export_page`.
     """
     models = [load_model(name, ScratchConfig.model_type).float().eval() for name in names]
-    shared, directions, differences = _write_shared(parts), [], []
+    shared, written, differences = _write_shared(parts), [], []
     for name, model in zip(names, models, strict=True):
-        described, difference = _write_direction(name, model, parts, quantize, license)
-        directions.append(described)
+        described, difference = _write_model(name, model, parts, quantize, license, written)
+        written.append(described)
         differences.append(difference)
-    return {"shared": shared, "directions": directions}, max(differences)
+    return {"shared": shared, "directions": _directions(written, parts)}, max(differences)
 
 
-def _write_direction(
-    name: str, model: ScratchForConditionalGeneration, parts: Path, quantize: bool, license: str | None
+def _directions(written: list[dict[str, Any]], parts: Path) -> list[dict[str, Any]]:
+    """
+    A model for each direction. Where there are two, it is the faster one, which names the other as "better"; files that
+    are the same in both, such as those of a common tokenizer, are only the faster one's.
+    """
+    directions = {}
+    for model in sorted(written, key=lambda model: model["search"]["numBeams"] > 1):
+        faster = directions.setdefault(tuple(model["codes"]), model)
+        if faster is model:
+            continue
+        faster["better"] = model
+        for file, path in faster["files"].items():
+            if file in model["files"] and cmp(parts / path, parts / model["files"][file], shallow=False):
+                model["files"][file] = path
+    return [directions[codes] for codes in dict.fromkeys(tuple(model["codes"]) for model in written)]
+
+
+def _write_model(
+    name: str,
+    model: ScratchForConditionalGeneration,
+    parts: Path,
+    quantize: bool,
+    license: str | None,
+    others: list[dict[str, Any]],
 ) -> tuple[dict[str, Any], float]:
-    """Write a model. Returns its part of model.json, and its difference; see `export_page`."""
+    """Write a model, after `others`. Returns its part of model.json, and its difference; see `export_page`."""
     folder = parts / "model"
     folder.mkdir()
     two, languages, takes_any_text = write_tokenizers(name, folder, "a page")
-    codes = languages or [SOURCE, TARGET]
-    if (parts / "-".join(codes)).exists():
-        raise UserError(f"{name}: another model goes from {codes[0]} to {codes[1]} too; give one for each direction")
-    folder = folder.rename(parts / "-".join(codes))
     described = describe_model(model, name, languages, quantize, license)
+    codes, is_greedy = languages or [SOURCE, TARGET], described["search"]["numBeams"] == 1
+    searches = [other["search"]["numBeams"] == 1 for other in others if other["codes"] == codes]
+    if is_greedy in searches:
+        raise UserError(
+            f"{name}: another model goes from {codes[0]} to {codes[1]} too, and both have "
+            f"{'greedy search' if is_greedy else 'beam search'}; give one for each direction, or a faster one, with "
+            '"num_beams": 1 in its generation_config.json, and a better one, with more beams'
+        )
+    identity = "-".join([*codes, *(["faster" if is_greedy else "better"] if searches else [])])
+    folder = folder.rename(parts / identity)
     export_onnx(model, folder)
     difference = verify_scores(model, OnnxScorer(folder, read_search(model)))
     if quantize:
@@ -101,7 +131,8 @@ def _write_direction(
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
     needed = [ENCODER, DECODER, *tokenizers, *write_confidence(name, folder, languages)]
     reserved = json.loads((folder / EXPORTED_FILES[1]).read_text(encoding="utf-8")).get("reserved", 0)
-    described |= {"codes": codes, "hasTargetTokenizer": two, "takesAnyText": takes_any_text, "reserved": reserved}
+    described |= {"id": identity, "codes": codes, "hasTargetTokenizer": two}
+    described |= {"takesAnyText": takes_any_text, "reserved": reserved}
     return described | {"files": {file: f"{folder.name}/{file}" for file in needed}}, difference
 
 
@@ -139,7 +170,7 @@ def describe_model(
     license: str | None = None,
 ) -> dict[str, Any]:
     """
-    A direction in a page's model.json, without the names of its files.
+    A model in a page's model.json, without the names of its files.
 
     Args:
         name: the folder or Hub name of the model.

@@ -117,14 +117,18 @@ def keep_files_of_github_pages(old: Path, new: Path) -> None:
 
 
 def read_described(folder: Path) -> dict[str, Any]:
-    """Read model.json from a page's folder: "shared" for all models, and the "directions"; see `describe_model`."""
+    """
+    Read model.json from a page's folder: "shared" for all models, and the "directions", each of which is a model (see
+    `describe_model`) that may have a "better" one.
+    """
     (path,) = folder.glob(_named(MODEL, "*"))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _parts_of(described: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts of model.json that name files: what the models share, and each model."""
-    return [described["shared"], *described["directions"]]
+    """The parts of model.json that name files: what the models share, and each model, beginning with the first."""
+    models = [model for direction in described["directions"] for model in (direction, direction.get("better")) if model]
+    return [described["shared"], *models]
 
 
 def _manifest(described: dict[str, Any], icons: dict[str, str]) -> dict[str, Any]:

@@ -627,6 +627,37 @@ def test_a_page_of_two_models_has_both_directions(model, without_runtime, tmp_pa
     assert "another model goes from en to de too" in again.output
 
 
+@pytest.mark.parametrize("order", [("teacher", "student"), ("student", "teacher")])
+def test_of_two_models_of_a_direction_the_greedy_one_is_the_faster(order, model, without_runtime, tmp_path):
+    for name, beams in (("teacher", 5), ("student", 1)):
+        settings = json.loads((shutil.copytree(model, tmp_path / name) / "generation_config.json").read_text())
+        (tmp_path / name / "generation_config.json").write_text(json.dumps(settings | {"num_beams": beams}))
+    calibrate(tmp_path / "teacher")
+    with without_runtime() as patch:
+        without_onnx(patch)
+        assert run("web", *(tmp_path / name for name in order), tmp_path / "page").exit_code == 0
+        again = {name: run("web", model, tmp_path / "student", tmp_path / name, tmp_path / "no") for name in order}
+    (faster,) = read_described(tmp_path / "page")["directions"]
+    better = faster["better"]
+    assert [each["search"]["numBeams"] for each in (faster, better)] == [1, 5]
+    assert [each["title"] for each in (faster, better)] == ["student", "teacher"]
+    assert faster["id"] != better["id"]
+    assert better["files"].items() - faster["files"].items() == {
+        (FILE, better["files"][FILE])
+    }  # the others are the same
+    lists = re.findall(r"const (?:needed|others) = (.*);", (tmp_path / "page" / "offline.js").read_text())
+    needed, others = (set(json.loads(names)) for names in lists)
+    assert others - needed == {better["files"][FILE]}
+    assert json.loads(next((tmp_path / "page").glob("manifest-*.json")).read_text())["name"] == "student"
+    for name, kind in (("teacher", "beam search"), ("student", "greedy search")):
+        assert (again[name].exit_code, again[name].output.count("\n")) == (2, 1)
+        assert (
+            f"{tmp_path / name}: another model goes from source to target too, and both have {kind}"
+            in again[name].output
+        )
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize("name", ["page", "page.html"])
 def test_overwrite_replaces_a_page_alone_and_only_by_a_whole_one(name, trained, without_runtime, tmp_path):
     out = tmp_path / name

@@ -12,6 +12,7 @@ from conftest import CHOICES
 from loopback_client import client_download_space, client_upload
 from pages import generated, needs_runtime
 from services import running
+from transformers import GenerationConfig
 from translators import CORPUS, DOUBTS, calibrate, make_folder, sure_of
 from waiting import LONGEST
 
@@ -23,6 +24,7 @@ from modeling_scratch.apps.web.export import export_one_file, export_page
 from modeling_scratch.apps.web.tokenizers import EXPORTED_FILES
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.model.confidence import FILE
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -448,6 +450,95 @@ def test_axe_finds_nothing(site, visit, options):
             assert found.violations_count == 0, found.generate_report()
         page.keyboard.press("Escape")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# -- a student and its teacher -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    """A smaller model in the direction of the first of `two_models`, saved with greedy search."""
+    folder = make_folder(tmp_path_factory.mktemp("student") / "model", d_model=24, updates=100)
+    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
+    settings = GenerationConfig.from_pretrained(folder)
+    settings.num_beams = 1
+    settings.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair_site(two_models, student, serve, tmp_path_factory):
+    """The address of a page with two models from English to German, and one back."""
+    folder = tmp_path_factory.mktemp("sites") / "page"
+    export_page([*map(str, two_models), str(student)], folder)
+    return serve(folder)
+
+
+@pytest.fixture(scope="module")
+def pair_in_one_file(two_models, student, tmp_path_factory):
+    file = tmp_path_factory.mktemp("sites") / "page.html"
+    export_one_file([str(student), str(two_models[0])], file)
+    return file.as_uri()
+
+
+def test_faster_is_the_student_and_better_the_teacher_which_is_loaded_when_it_is_chosen(
+    pair_site, two_models, student, visit
+):
+    text, unlike = SENTENCES[0], next(iter(DOUBTS))
+    (faster,), (better,) = (
+        generated(folder, [text], num_beams=beams) for folder, beams in ((student, 1), (two_models[0], 3))
+    )
+    (back,) = generated(two_models[1], [text], num_beams=1)
+    assert faster[0]["text"] != better[0]["text"]
+    page, requests = visit(pair_site), []
+    page.on("request", lambda request: requests.append(plain(request.url.removeprefix(pair_site))))
+    assert page.locator("#faster").get_attribute("aria-pressed") == "true"
+    assert translated(page, text) == faster[0]["text"]
+    page.locator("#target .word").first.click()
+    assert requests == []
+    page.get_by_role("button", name="Look for other wordings").click()
+    until_idle(page)
+    assert page.locator("#target").text_content() == better[0]["text"]
+    assert page.locator("#better").get_attribute("aria-pressed") == "true"
+    assert {f"en-de/{name}" for name in (ENCODER, DECODER, FILE)} <= set(requests)
+    explain_a_word_with_other_wordings(page)
+    page.keyboard.press("Escape")
+    page.reload()  # the choice is kept, also in the direction that has only one model
+    expect(page.locator("#target")).to_have_text(better[0]["text"])
+    page.fill("#source", unlike)
+    expect(page.locator("#note")).to_contain_text("unlike what this model has learnt")
+    page.click("#faster")
+    until_idle(page)
+    page.wait_for_timeout(1_500)  # a warning waits for a moment
+    assert page.locator("#note").is_hidden()  # the student has no confidence.json
+    assert translated(page, text) == faster[0]["text"]
+    page.click("#swap")
+    assert translated(page, text) == back[0]["text"]
+
+
+def test_a_better_model_that_cannot_be_loaded_leaves_the_faster_one(pair_site, browser):
+    page = browser.new_page(locale="en-US")
+    page.goto(pair_site)
+    until_idle(page)
+    first = translated(page, SENTENCES[0])
+    page.route("**/en-de/*", lambda route: route.abort())
+    page.click("#better")
+    expect(page.locator("#note.failure")).to_contain_text("The model could not be loaded.")
+    page.click("#faster")
+    expect(page.locator("#note")).to_be_hidden()
+    until_idle(page)
+    assert page.locator("#target").text_content() == first
+    page.unroute("**/en-de/*")
+    page.click("#better")
+    expect(page.locator("#target")).not_to_have_text(first)
+    page.close()
+
+
+def test_one_file_has_both_models_of_a_direction(pair_in_one_file, two_models, student, visit):
+    page = visit(pair_in_one_file)
+    for button, folder, beams in (("#faster", student, 1), ("#better", two_models[0], 3), ("#faster", student, 1)):
+        page.click(button)
+        assert translated(page, SENTENCES[0]) == generated(folder, SENTENCES[:1], num_beams=beams)[0][0]["text"]
 
 
 # -- a service ---------------------------------------------------------------------------------------------------------

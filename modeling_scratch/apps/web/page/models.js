@@ -54,7 +54,7 @@ async function readAll(paths, progress) {
 const buffersOf = (files) => Object.values(files).map(({ buffer }) => buffer);
 
 // Models that run in a worker; each is loaded when it is first chosen. Messages are those of worker.js. `onprogress` is
-// called with the share of a model's files that has arrived.
+// called with the share of a model's files that has arrived, and the model.
 export class Models {
   constructor(shared) {
     Object.assign(this, { shared, worker: null, licenses: "", loaded: new Map() });
@@ -62,22 +62,22 @@ export class Models {
 
   // Loads a model, unless it has been loaded. After a failure, it can be loaded again.
   load(model) {
-    const codes = model.codes.join();
-    if (!this.loaded.has(codes)) {
-      const loading = this.fetch(model, codes).catch((error) => {
-        this.loaded.delete(codes);
+    const { id } = model;
+    if (!this.loaded.has(id)) {
+      const loading = this.fetch(model).catch((error) => {
+        this.loaded.delete(id);
         throw error;
       });
-      this.loaded.set(codes, loading);
+      this.loaded.set(id, loading);
     }
-    return this.loaded.get(codes);
+    return this.loaded.get(id);
   }
 
-  async fetch(model, codes) {
+  async fetch(model) {
     let [done, total] = [0, model.bytes + (this.worker ? 0 : this.shared.bytes)];
     const progress = (bytes) => {
       done += bytes;
-      if (this.loaded.has(codes)) this.onprogress(done / total); // and no other file has failed
+      if (this.loaded.has(model.id)) this.onprogress(done / total, model); // and no other file has failed
     };
     this.worker ??= this.startWorker(progress).catch((error) => {
       this.worker = null;
@@ -90,10 +90,10 @@ export class Models {
         reject(new Error(message ?? "This browser cannot run the model."));
       });
       worker.addEventListener("message", ({ data: { loaded } }) => {
-        if (loaded?.codes === codes) loaded.problem ? reject(new Error(loaded.problem)) : resolve();
+        if (loaded?.id === model.id) loaded.problem ? reject(new Error(loaded.problem)) : resolve();
       });
     });
-    worker.postMessage({ load: { model, files, codes } }, buffersOf(files));
+    worker.postMessage({ load: { model, files } }, buffersOf(files));
     await loaded;
     keepOffline(model.files);
   }

@@ -15,7 +15,7 @@ const LONG = 3000; // milliseconds after which the end of a translation is annou
 const PAUSE = 5000; // milliseconds before a server that did not answer is asked again
 const RETRIED = ["busy", "noAnswer"]; // problems that may pass
 const LOWEST = 0.15; // of the largest weight: words with smaller ones are not marked
-const BEAMS = 5; // hypotheses of the better search, if the model's own is greedy
+const BEAMS = 5; // hypotheses of the better search, if a direction has only a model whose own is greedy
 const LONGEST_LINK = 8000; // characters, which browsers and servers of chats take
 const LONGEST_FILE = 1_000_000; // bytes
 
@@ -89,17 +89,18 @@ function button(label, onclick) {
 }
 
 class Page {
-  constructor(translator, models) {
-    const found = languageFor(models.flatMap(({ languages }) => languages));
-    Object.assign(this, { translator, models, language: found, number: 0, known: new Map(), chosen: new Map() });
+  constructor(translator, directions) {
+    const found = languageFor(directions.flatMap(({ languages }) => languages));
+    Object.assign(this, { translator, directions, language: found, number: 0, known: new Map(), chosen: new Map() });
     Object.assign(this, { text: "", parts: [], sentences: [], missing: [], typed: -CALM, cleared: null });
     this.failure = translator.isKeyNeeded && !translator.key ? { problem: "key" } : null;
     translator.onmessage = ({ data }) => this.receive(data);
-    translator.onprogress = (share) => this.showLoading(share);
+    translator.onprogress = (share, model) => model === this.model && this.showLoading(share);
     const codes = kept.get("codes");
+    this.quality = kept.get("quality");
     this.restore();
     this.listen();
-    this.use(models.find((model) => model.codes.join() === (this.asked ?? codes)) ?? models[0]);
+    this.use(directions.find((direction) => direction.codes.join() === (this.asked ?? codes)) ?? directions[0]);
     this.focus();
   }
 
@@ -115,15 +116,19 @@ class Page {
 
   // -- the direction -------------------------------------------------------------------------------------------------
 
-  async use(model) {
-    this.model = model;
+  // Takes the direction's model and search that the reader has chosen with "Faster" or "Better", or those that the page
+  // begins with: its faster model if it has two, or else the search of its only one.
+  async use(direction) {
+    const isBetter = (this.quality ?? (direction.search.numBeams > 1 ? "better" : "faster")) === "better";
+    const model = (isBetter && direction.better) || direction;
+    const { numBeams } = model.search;
+    this.beams = !isBetter ? 1 : numBeams > 1 ? numBeams : BEAMS;
+    if (this.isReady) this.end();
+    [this.direction, this.model] = [direction, model];
     [this.isReady, this.isStopped] = [false, false];
-    this.number += 1; // whatever is being translated belongs to another model
+    this.number += 1; // what the model before still sends is of no use
     target.ariaBusy = "true";
     kept.set("codes", model.codes.join());
-    const beams = Number(kept.get("beams"));
-    this.better = model.search.numBeams > 1 ? model.search.numBeams : BEAMS;
-    this.beams = beams === 1 ? 1 : beams ? this.better : model.search.numBeams;
     if (this.failure?.problem !== "key") this.failure = null;
     note(get("note")); // about another model, or another attempt
     this.forget();
@@ -156,7 +161,7 @@ class Page {
 
   retry() {
     if (this.isReady) this.translate();
-    else this.use(this.model);
+    else this.use(this.direction);
   }
 
   reverse() {
@@ -165,12 +170,12 @@ class Page {
   }
 
   find(from, to) {
-    return this.models.find(({ codes }) => codes[0] === from && codes[1] === to);
+    return this.directions.find(({ codes }) => codes[0] === from && codes[1] === to);
   }
 
   // The name of a side of a model, 0 or 1, in the page's language.
   nameOf({ codes, languages, sides, isTranslator }, side) {
-    if (!isTranslator && this.models.length === 1) return sides[side];
+    if (!isTranslator && this.directions.length === 1) return sides[side];
     try {
       const names = new Intl.DisplayNames(this.language, { type: "language", fallback: "none", languageDisplay: "standard" });
       return names.of(languages[side]) ?? sides[side];
@@ -223,10 +228,10 @@ class Page {
   }
 
   describeDirections(names) {
-    const { model, models } = this;
+    const { model, directions } = this;
     const options = [
-      new Map(models.map((each) => [each.codes[0], this.nameOf(each, 0)])),
-      new Map(models.filter(({ codes }) => codes[0] === model.codes[0]).map((each) => [each.codes[1], this.nameOf(each, 1)])),
+      new Map(directions.map((each) => [each.codes[0], this.nameOf(each, 0)])),
+      new Map(directions.filter(({ codes }) => codes[0] === model.codes[0]).map((each) => [each.codes[1], this.nameOf(each, 1)])),
     ];
     ["from", "to"].forEach((id, side) => {
       const made = Array.from(options[side], ([value, name]) => {
@@ -272,13 +277,13 @@ class Page {
     on("share-page", () => this.share("share-page", { title: document.title, url: location.href.split("#")[0] }));
     on("stop", () => (this.isStopped ? this.translate() : this.stop()));
     on("swap", () => this.swap());
-    on("faster", () => this.search(1));
-    on("better", () => this.search(this.better));
+    on("faster", () => this.prefer("faster"));
+    on("better", () => this.prefer("better"));
     on("open-about", () => get("about").showModal());
     on("close-about", () => get("about").close());
     get("about").addEventListener("click", ({ target: hit }) => hit === get("about") && get("about").close());
     get("from").addEventListener("change", ({ target: { value } }) => {
-      this.use(this.find(value, this.model.codes[1]) ?? this.models.find(({ codes }) => codes[0] === value));
+      this.use(this.find(value, this.model.codes[1]) ?? this.directions.find(({ codes }) => codes[0] === value));
     });
     get("to").addEventListener("change", ({ target: { value } }) => this.use(this.find(this.model.codes[0], value)));
     get("key-form").addEventListener("submit", (event) => {
@@ -294,8 +299,8 @@ class Page {
     window.addEventListener("online", () => this.failure && this.retry());
     window.addEventListener("hashchange", () => {
       this.restore();
-      const model = this.models.find(({ codes }) => codes.join() === this.asked);
-      if (model && model !== this.model) this.use(model);
+      const direction = this.directions.find(({ codes }) => codes.join() === this.asked);
+      if (direction && direction !== this.direction) this.use(direction);
       else this.set(source.value, this.cleared);
     });
   }
@@ -383,12 +388,10 @@ class Page {
     this.use(this.reverse());
   }
 
-  search(beams) {
-    this.beams = beams;
-    kept.set("beams", beams);
-    this.forget();
-    this.describeQuality();
-    this.translate();
+  prefer(quality) {
+    this.quality = quality;
+    kept.set("quality", quality);
+    this.use(this.direction);
   }
 
   // The output of the present text, without sentences that have none yet.
@@ -419,7 +422,7 @@ class Page {
 
   shareLink() {
     const [from, to] = this.model.codes;
-    const direction = this.models.length > 1 ? `source=${encodeURIComponent(from)}&target=${encodeURIComponent(to)}&` : "";
+    const direction = this.directions.length > 1 ? `source=${encodeURIComponent(from)}&target=${encodeURIComponent(to)}&` : "";
     const url = `${location.href.split("#")[0]}#${direction}text=${encodeURIComponent(source.value)}`;
     if (url.length <= LONGEST_LINK) this.share("share-link", { title: document.title, url });
     else note(get("file-note"), { lead: this.say("longLink"), actions: [this.closing("file-note")] });
@@ -505,7 +508,7 @@ class Page {
     const text = source.value;
     const number = (this.number += 1);
     this.isStopped = false;
-    const { codes, hasSentences, space } = this.model;
+    const { id, codes, hasSentences, space } = this.model;
     const parts = this.translator.cut && hasSentences ? await this.translator.cut(text, codes) : null;
     if (number !== this.number) return;
     clearTimeout(this.again);
@@ -517,14 +520,19 @@ class Page {
     this.patience = setTimeout(() => this.showProgress(), PATIENCE);
     if (!this.missing.length && this.failure?.problem !== "key") this.failure = null;
     this.report();
-    this.translator.postMessage({ translate: { number, sentences: this.missing, options: { numBeams: this.beams }, codes } });
+    this.translator.postMessage({ translate: { number, sentences: this.missing, options: { numBeams: this.beams }, id, codes } });
+  }
+
+  // Ends what is being translated.
+  end() {
+    this.number += 1;
+    const { id, codes } = this.model;
+    this.translator.postMessage({ translate: { number: this.number, sentences: [], options: {}, id, codes } });
   }
 
   stop() {
-    this.number += 1;
+    this.end();
     this.isStopped = true;
-    const { codes } = this.model;
-    this.translator.postMessage({ translate: { number: this.number, sentences: [], options: {}, codes } });
     for (const part of this.sentences) if (!part.shown) part.node.textContent = "";
     this.report();
   }
@@ -740,7 +748,7 @@ class Page {
     get("wordings-title").textContent = upper(title.filter(Boolean).join(" · "), this.language);
     const better = button(this.say("searchWordings"), () => {
       popover.hidePopover();
-      this.search(this.better);
+      this.prefer("better");
     });
     const choices = options.map((option) => this.option(part, word.place, option));
     get("options").replaceChildren(...(!isAlone ? choices : this.beams === 1 ? [better] : []));

@@ -2,7 +2,7 @@
 // of which ends the one before.
 
 let libraries; // a promise of what the models share
-const translators = new Map(); // by their codes
+const translators = new Map(); // by the ids of their models
 let newest = 0;
 
 const reason = (error) => String(error?.message ?? error);
@@ -28,13 +28,13 @@ async function start({ shared, files }) {
   return { ort, Tokenizer, search, Confidence, Translator };
 }
 
-async function load({ model, files, codes }) {
+async function load({ model, files }) {
   const all = await libraries;
-  translators.set(codes, await all.Translator.load(all, model, async (name) => files[name]));
+  translators.set(model.id, await all.Translator.load(all, model, async (name) => files[name]));
 }
 
-async function translate({ number, sentences, options, codes }) {
-  const translator = translators.get(codes.join());
+async function translate({ number, sentences, options, id }) {
+  const translator = translators.get(id);
   const checkpoint = async () => {
     await breathe();
     if (number !== newest) throw new Error("superseded");
@@ -65,8 +65,8 @@ onmessage = ({ data }) => {
   if (data.start) {
     libraries = start(data.start);
   } else if (data.load) {
-    const { codes } = data.load;
-    const answer = (error) => postMessage({ loaded: { codes, problem: error && reason(error) } });
+    const { id } = data.load.model;
+    const answer = (error) => postMessage({ loaded: { id, problem: error && reason(error) } });
     last = last.then(() => load(data.load)).then(() => answer(), answer);
   } else {
     newest = data.translate.number;
