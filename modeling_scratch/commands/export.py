@@ -23,7 +23,9 @@ def web_command(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="a Scratch model for each direction: folders or Hub names", metavar="MODEL...", show_default=False
+            help="a Scratch model for each direction, or a faster one and a better one: folders or Hub names",
+            metavar="MODEL...",
+            show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Argument(help="the folder to write, or a file that ends in .html")],
@@ -33,8 +35,8 @@ def web_command(
 ) -> None:
     """
     Write a page that runs the model in the browser, on the reader's device; with several models, the reader chooses the
-    direction. A folder is for any static server; a file that ends in .html contains everything, and browsers open it
-    from disk.
+    direction. Of two models of one direction, the one saved with greedy search is "Faster" and the other "Better". A
+    folder is for any static server; a file that ends in .html contains everything, and browsers open it from disk.
     """
     log_to_terminal()
     with one_line_errors(debug):

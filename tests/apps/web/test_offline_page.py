@@ -8,6 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from pages import needs_runtime
+from transformers import GenerationConfig
 from translators import make_folder
 from waiting import LONGEST, wait_until
 
@@ -132,6 +133,43 @@ def test_a_direction_that_was_loaded_works_offline_and_after_a_new_export(tmp_pa
         translated(page)
         wait_until(lambda: before != (now := page.evaluate("caches.keys()")) and len(now) == 1)
         assert page.evaluate(kept)
+        browser.close()
+
+
+def test_a_better_model_works_offline_once_it_was_loaded(tmp_path, serving):
+    start, stop, _ = serving
+    models = [make_folder(tmp_path / "teacher"), make_folder(tmp_path / "student", d_model=24, updates=100)]
+    settings = GenerationConfig.from_pretrained(models[1])
+    settings.num_beams = 1
+    settings.save_pretrained(models[1])
+    site = tmp_path / "site"
+    export_page(list(map(str, models)), site)
+    url = start(site)
+    kept = f"caches.match('{url}{next(site.glob('source-target/encoder-*')).relative_to(site)}').then(Boolean)"
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(locale="en-US")
+        page.goto(url)
+        faster = translated(page)
+        page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+        assert not page.evaluate(kept)
+        stop()
+        page.click("#better")
+        failure = page.locator("#note.failure")
+        sync_api.expect(failure).to_contain_text("The model could not be loaded.", timeout=1000 * LONGEST)
+        page.click("#faster")
+        assert translated(page) == faster
+        start(site)
+        page.click("#better")
+        better = translated(page)
+        wait_until(lambda: page.evaluate(kept))
+        stop()
+        page.reload()
+        assert page.locator("#better").get_attribute("aria-pressed") == "true"
+        assert translated(page) == better
+        page.click("#faster")
+        assert translated(page) == faster
+        start(site)
         browser.close()
 
 
