@@ -3,18 +3,21 @@ Minutes of training to reach a BLEU (greedy, sacreBLEU's 13a, cased) on a valida
 
     python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES --work FOLDER --peer marian
     python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES --peer seq2seqtrainer
+    python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES --work FOLDER --only-marian MINUTES
 
 The files are prefixes, as data.train_files takes them. Against Marian in C++, which is installed into an environment of
 its own, both read the same tokens with settings that suit each: train.py those of the recipe multi30k-en-de and
 `--overrides`, Marian those of MARIAN below and `--marian`, for a post-norm model of the size of tiny. Against
 Seq2SeqTrainer with MarianMTModel, both have the same shape, learning rate and schedule, label smoothing, dropout and,
 on average, pairs an update; Seq2SeqTrainer makes its default batches: a fixed number of pairs in random order, each
-padded to its longest.
+padded to its longest. With --only-marian, nothing but Marian is trained, for these minutes; `frontier.py` translates
+with it.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import re
 import subprocess
 import tempfile
@@ -126,6 +129,7 @@ def train_marian(
                 print(f"  {name}: update {updates}, {minutes:.1f} minutes, BLEU {found:.2f}", flush=True)
                 if found >= bleu or minutes > give_up:
                     process.terminate()
+                    process.stderr.read()  # while it saves the model, which it logs
                     break
         else:
             raise SystemExit(f"Marian ended: {''.join(log[-5:])}")
@@ -243,6 +247,9 @@ def main() -> None:
     parser.add_argument("--overrides", nargs="*", default=[], help="of the recipe multi30k-en-de")
     parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
     parser.add_argument("--peer", choices=["marian", "seq2seqtrainer"], default="marian")
+    parser.add_argument(
+        "--only-marian", type=float, metavar="MINUTES", help="train Marian for these minutes, nothing else"
+    )
     parser.add_argument("--marian", nargs="*", default=[], help="Marian's options, as NAME=VALUE")
     parser.add_argument(
         "--patience", type=float, default=float("inf"), help="stop the peer after this many times our minutes"
@@ -267,6 +274,12 @@ def main() -> None:
             f"checkpoints.every={1000 * options.every}",
             *options.overrides,
         ]
+        given = (each.partition("=") for each in options.marian)
+        settings = {name: yaml.safe_load(value) for name, _, value in given}
+        if options.only_marian:
+            limits = math.inf, options.every, options.only_marian, work
+            train_marian(overrides, settings, *limits, options.train)
+            return
         kept = work / "modeling_scratch.json"
         asked = {"overrides": overrides, "bleu": options.bleu}
         if not kept.exists():
@@ -279,8 +292,6 @@ def main() -> None:
         give_up = options.patience * minutes
         limits = options.bleu, options.every, give_up, work
         if options.peer == "marian":
-            given = (each.partition("=") for each in options.marian)
-            settings = {name: yaml.safe_load(value) for name, _, value in given}
             found["Marian in C++"] = train_marian(overrides, settings, *limits, options.train)
         else:
             found["MarianMT, Seq2SeqTrainer"] = train_seq2seqtrainer(overrides, *limits)

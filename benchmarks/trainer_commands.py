@@ -240,7 +240,7 @@ def eole_tokens(log: str) -> int:
 TRAINERS = {
     "modeling_scratch, bf16": Trainer((), ours("bf16"), 11),
     "modeling_scratch, float32": Trainer((), ours("float32"), 7),
-    "Marian in C++": Trainer(("pymarian==1.12.42",), marian, 5),
+    "Marian in C++": Trainer(("pymarian==1.12.42", "tokenizers==0.23.3"), marian, 5),
     "JoeyNMT": Trainer(("joeynmt==2.3.0", "torch==2.13.0", "importlib_metadata", "setuptools<81"), joeynmt, 2),
     "Eole": Trainer(("eole==0.6.4", "torch==2.13.0", "aiohttp"), eole, 2, eole_tokens),
 }
