@@ -514,24 +514,6 @@ def test_faster_is_the_student_and_better_the_teacher_which_is_loaded_when_it_is
     assert translated(page, text) == back[0]["text"]
 
 
-def test_a_better_model_that_cannot_be_loaded_leaves_the_faster_one(pair_site, browser):
-    page = browser.new_page(locale="en-US")
-    page.goto(pair_site)
-    until_idle(page)
-    first = translated(page, SENTENCES[0])
-    page.route("**/en-de/*", lambda route: route.abort())
-    page.click("#better")
-    expect(page.locator("#note.failure")).to_contain_text("The model could not be loaded.")
-    page.click("#faster")
-    expect(page.locator("#note")).to_be_hidden()
-    until_idle(page)
-    assert page.locator("#target").text_content() == first
-    page.unroute("**/en-de/*")
-    page.click("#better")
-    expect(page.locator("#target")).not_to_have_text(first)
-    page.close()
-
-
 def test_one_file_has_both_models_of_a_direction(pair_in_one_file, two_models, student, visit):
     page = visit(pair_in_one_file)
     for button, folder, beams in (("#faster", student, 1), ("#better", two_models[0], 3), ("#faster", student, 1)):
