@@ -205,15 +205,16 @@ def forget_accelerator() -> None:
 
 
 def run_training(*overrides: str, **options) -> None:
-    """Run train.py in this process."""
+    """Run train.py in this process, without converting its model for CTranslate2."""
     forget_accelerator()
-    train.main(list(overrides), **options)
+    with patch.object(train, "keep_converted", lambda folder: None):
+        train.main(list(overrides), **options)
 
 
 def run_evaluation(*arguments: str, **options) -> None:
-    """Run `scratch evaluate` in this process, with models and overrides."""
+    """Run `scratch evaluate` in this process, by default in PyTorch, with models and overrides."""
     forget_accelerator()
-    evaluate.main(arguments[0], list(arguments[1:]), **options)
+    evaluate.main(arguments[0], list(arguments[1:]), **{"engine": "torch"} | options)
 
 
 @cache

@@ -1,5 +1,6 @@
 """`scratch train`: train a model from a recipe, resume a run, or describe what a run would do."""
 
+import importlib.util
 import logging
 import os
 import shlex
@@ -130,6 +131,8 @@ def _train_or_describe(
         return
     with reporting("the run is finished") as reported:
         reported += lines
+        if accelerator.device.type == "cpu":
+            keep_converted(recipe.output_dir)
         if hub.repository is not None:
             from ..hub.push import push_run
 
@@ -158,6 +161,21 @@ def _folder_meant(path: Path, named: str, resume: bool | str, overwrite: bool) -
         )
     logger.info(f"output_dir: {folder}, where this recipe is, and not {named}, for which it was written")
     return str(folder)
+
+
+def keep_converted(folder: str) -> None:
+    """Convert a model for the first `scratch translate`, which would have to import PyTorch for it."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        return
+    try:
+        from ..apps.convert.ctranslate2 import write_unlogged
+        from ..inference.ctranslate2_engine import converted, has_gpu
+
+        if not has_gpu():
+            converted(folder, write_unlogged)
+    # As in `ctranslate2_engine`; what it cannot express, PyTorch translates, and `scratch translate` says so.
+    except (ImportError, OSError, RuntimeError, UserError) as error:
+        logger.info(f"{folder} was not converted for CTranslate2: {error}")
 
 
 _CALLED = {"translation": "output"}  # fields of a sample that are called otherwise

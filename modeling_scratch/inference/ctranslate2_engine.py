@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +33,7 @@ SETTINGS, ORIGIN = "generation.json", "origin.json"
 # Beside a conversion that is kept: what was warned of, such as settings that the model lacks; and in place of one: why
 # there is none.
 _WARNINGS, _OBSTACLE = "warnings.txt", "obstacle.txt"
+_MODEL = "model.txt"  # the folder or name that a kept conversion is of
 _TARGET_FOLDER = "target_tokenizer"  # as in model/translation_pipeline.py, which imports PyTorch; a test compares them
 _WARNING = "warning: "  # as `log_to_terminal` writes them
 # What a conversion reads of a folder, but for the facts that the service's page shows.
@@ -74,7 +75,7 @@ class CTranslate2Engine(Engine):
     def __init__(self, name: str, threads: int | None = None, dtype: str | None = None):
         if dtype is not None and dtype not in ctranslate2.get_supported_compute_types("cpu"):
             raise UserError(f"--dtype {dtype}: CTranslate2 does not compute in it on this processor; leave it out")
-        folder = Path(name) if (Path(name) / ORIGIN).is_file() else _converted(name)
+        folder = Path(name) if (Path(name) / ORIGIN).is_file() else converted(name)
         self.origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.limit, self.num_beams = self.origin["limit"], self.settings["beam_size"]
@@ -188,8 +189,27 @@ def _hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
 
 
-def _converted(name: str) -> Path:
-    """A model's folder for CTranslate2, made by a process of its own and kept until the model changes."""
+def _write_in_a_process(name: str, folder: Path) -> list[str]:
+    """Convert a model to a new folder, and return what that warned of. Raises UserError if it cannot be converted."""
+    logger.info(f"converting {name} for CTranslate2, once; the result is kept in {folder.parent}")
+    command = [sys.executable, "-m", "modeling_scratch", "convert", "ctranslate2", name, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    told = done.stderr.splitlines()
+    if done.returncode:
+        raise UserError((told or ["no reason given"])[-1].removeprefix("error: "))
+    return [line.removeprefix(_WARNING) for line in told if line.startswith(_WARNING)]
+
+
+def converted(name: str, write: Callable[[str, Path], list[str]] = _write_in_a_process) -> Path:
+    """
+    A model's folder for CTranslate2, kept until the model changes, or its folder is gone when another one is converted.
+
+    Args:
+        write: converts the model, if it has to be. By default a process of its own does so, since it imports PyTorch.
+
+    Raises:
+        UserError: the model cannot be converted.
+    """
     folder = Path(name)
     if folder.is_dir():
         model = str(folder.resolve())
@@ -204,21 +224,29 @@ def _converted(name: str) -> Path:
     kept = f"ctranslate2-{_hash(model)}-"
     made = root / f"{kept}{_hash([__version__, content])}"  # other versions may write other files
     if not made.is_dir():
-        logger.info(f"converting {name} for CTranslate2, once; the result is kept in {root}")
         root.mkdir(parents=True, exist_ok=True)
         with written_whole(made, only_writer=False) as temporary:
-            command = [sys.executable, "-m", "modeling_scratch", "convert", "ctranslate2", name, str(temporary)]
-            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-            if done.returncode:
-                reason = (done.stderr.splitlines() or ["no reason given"])[-1].removeprefix("error: ")
-                if "cannot express" not in reason:  # it may be another one next time
-                    raise UserError(reason)
-                temporary.mkdir(exist_ok=True)
-                (temporary / _OBSTACLE).write_text(reason, encoding="utf-8")
-            told = [line.removeprefix(_WARNING) for line in done.stderr.splitlines() if line.startswith(_WARNING)]
+            try:
+                told = write(name, temporary)
+            except UserError as error:
+                if "cannot express" not in str(error):  # it may be another one next time
+                    raise
+                remove(temporary)
+                temporary.mkdir()
+                (temporary / _OBSTACLE).write_text(str(error), encoding="utf-8")
+                told = []
             (temporary / _WARNINGS).write_text("\n".join(told), encoding="utf-8")
-        for old in set(root.glob(f"{kept}*")) - {made}:
-            remove(old)
+            (temporary / _MODEL).write_text(model, encoding="utf-8")
+        for old in set(root.glob("ctranslate2-*")) - {made}:
+            if old.name.startswith(kept) or _is_forsaken(old):
+                remove(old)
     if (made / _OBSTACLE).is_file():
         raise UserError((made / _OBSTACLE).read_text(encoding="utf-8"))
     return made
+
+
+def _is_forsaken(made: Path) -> bool:
+    """Whether a conversion is of a folder that is gone."""
+    model = made / _MODEL
+    folder = Path(model.read_text(encoding="utf-8")) if model.is_file() else Path()
+    return folder.is_absolute() and not folder.is_dir()

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,19 @@ class CTranslate2Scorer:
             [[self.target_vocabulary[token] for token in target] for target in targets],
         )
         return [result.log_probs for result in found]
+
+
+def write_unlogged(name: str, folder: Path) -> list[str]:
+    """As `write_ctranslate2`, but return what it warns of, instead of logging anything."""
+    package, warnings = logging.getLogger("modeling_scratch"), BufferingHandler(1_000)
+    warnings.setLevel(logging.WARNING)
+    handlers, propagates = package.handlers, package.propagate
+    package.handlers, package.propagate = [warnings], False
+    try:
+        write_ctranslate2(name, folder)
+    finally:
+        package.handlers, package.propagate = handlers, propagates
+    return [record.getMessage() for record in warnings.buffer]
 
 
 def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") -> float:

@@ -20,7 +20,7 @@ def convert(name: str, cache: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", cache)
         patch.setattr(engine.subprocess, "run", run)
-        return engine._converted(name)
+        return engine.converted(name)
 
 
 def test_a_folder_is_converted_again_if_a_file_of_its_model_changes(tmp_path):
@@ -39,6 +39,9 @@ def test_a_folder_is_converted_again_if_a_file_of_its_model_changes(tmp_path):
         assert not first.exists()
         first = made
     assert other.exists()
+    folders[1].rename(tmp_path / "moved")
+    convert(str(tmp_path / "moved"), cache)
+    assert (first.exists(), other.exists()) == (True, False)
 
 
 def client_convert(cache: str) -> list[str]:
