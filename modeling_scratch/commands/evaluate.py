@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import UserError
+from ..inference.engine import EngineName
 from .cli import Debug, check_confidence, is_main_process, one_line_errors, report, set_up_terminal
 
 # Keys of the recipe's `evaluation` section that are arguments of `generate`.
@@ -28,6 +29,13 @@ def main(
     curve: Annotated[
         Path | None, typer.Option(help="draw to this PNG file how the score grows if doubtful outputs are left out")
     ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="what translates; auto: on a CPU CTranslate2, which is faster, where it is installed and the scores "
+            "are the same"
+        ),
+    ] = "auto",
     debug: Debug = False,
 ) -> None:
     """
@@ -69,7 +77,7 @@ def main(
         further = list(recipe.data.test_sets) if split == "test" else []
         splits = [split] if not further or source_of(split, recipe.data, recipe.seed) else []
         splits += further
-        results = score_model(recipe, models, splits, accelerator, **generation)
+        results = score_model(recipe, models, splits, accelerator, engine, **generation)
         for name, scores in results.items():
             lines += [
                 f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",

@@ -19,14 +19,16 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..data.sources import load_split, sources_of
 from ..data.tokenizer import features_of, texts
-from ..errors import Stopped, as_user_error
+from ..errors import Stopped, UserError, as_user_error
 from ..inference.alignments import alignment_error_rate
+from ..inference.engine import Engine, EngineName, ctranslate2_engine
 from ..inference.ensemble import load_together
 from ..inference.translate import Translator
 from ..loading import load_confidence
 from ..metrics import GROUPED, METRICS, SPLIT, check_beams, grouped_by_source, score
 from ..model.batched_generation import setting_of
 from ..model.confidence import DOUBTFUL
+from ..model.configuration_scratch import ScratchConfig
 from ..model.text import has_whole_symbols
 from ..model.translations import Batch, Translations, best_texts
 from ..recipe.schema import DataSection, EvaluationSection, Recipe
@@ -38,29 +40,62 @@ SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 
 def score_model(
-    recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator, **generation
+    recipe: Recipe,
+    names: list[str],
+    splits: list[str],
+    accelerator: Accelerator,
+    engine: EngineName = "torch",
+    **generation,
 ) -> dict[str, dict[str, Any]]:
     """
     Score an existing model (a folder or a name on the Hub), or an ensemble of several, on splits of the recipe's data.
     Nothing is written.
 
     Args:
+        engine: what translates; "auto": CTranslate2 where the scores are the same, but for near-ties.
         generation: arguments of `model.generate`; for the others, the model's own settings hold.
 
     Returns:
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
+
+    Raises:
+        UserError: CTranslate2 was asked for, and cannot do it.
     """
     model, source, target = load_together(names)
     confidence = load_confidence(names[0]) if len(names) == 1 else None
     translator, results = Translator(model.to(accelerator.device), source, target, confidence), {}
+    other = _ctranslate2_engine(recipe, names, translator, accelerator, engine, generation)
     for split in splits:
         pairs = main_first(accelerator, partial(load_split, recipe.data, recipe.seed, split))
         explained = as_user_error(f"{' + '.join(names)}, the {split} split: ", ValueError)
-        translations, scores = translate_and_score(recipe, translator, pairs, accelerator, explained, **generation)
+        given = generation | {"engine": other}
+        translations, scores = translate_and_score(recipe, translator, pairs, accelerator, explained, **given)
         with evaluating(translator.model, accelerator):
             scores |= alignment_scores(recipe, translator, split, pairs)
         results[split] = {"translations": translations, **scores}
     return results
+
+
+def _ctranslate2_engine(
+    recipe: Recipe,
+    names: list[str],
+    translator: Translator,
+    accelerator: Accelerator,
+    asked: EngineName,
+    generation: dict[str, Any],
+) -> Engine | None:
+    """The engine that translates for scores; None: PyTorch does. By "auto" CTranslate2 where its search is the same."""
+    if asked == "ctranslate2" and accelerator.num_processes > 1:
+        raise UserError("--engine ctranslate2: it translates on the cores of one process; start one")
+    # With early_stopping, both search as long as there are fewer hypotheses than beams; without, PyTorch may go on.
+    settings = {name: setting_of(translator.model, generation, name) for name in ("num_beams", "early_stopping")}
+    is_same = (settings["num_beams"] or 1) == 1 or settings["early_stopping"] is True
+    is_plain = isinstance(translator.model.config, ScratchConfig) and accelerator.device.type == "cpu"
+    if asked == "auto" and not (is_same and is_plain and accelerator.num_processes == 1):
+        return None
+    several = any(METRICS[key].top for key in recipe.evaluation.scored(True))
+    most = generation.get("max_new_tokens")
+    return ctranslate2_engine(names, asked, max_new_tokens=most, n_best=settings["num_beams"] if several else None)
 
 
 def translate_and_score(
@@ -70,6 +105,7 @@ def translate_and_score(
     accelerator: Accelerator,
     explained: AbstractContextManager[None],
     final: bool = True,
+    engine: Engine | None = None,
     **options,
 ) -> tuple[list[str], dict[str, Any]]:
     """
@@ -79,6 +115,7 @@ def translate_and_score(
         translator: its model is not wrapped; without a confidence, the scores say nothing of it.
         explained: a context for the translating alone, which explains its errors.
         final: include what `metrics.score` leaves out during training.
+        engine: translates instead of the translator, in this process.
         options: of `translate_on_processes`, which raises the same errors.
 
     Returns:
@@ -95,11 +132,15 @@ def translate_and_score(
     check_beams(keys, beams, "set evaluation.num_beams")
     if any(METRICS[key].top for key in keys):
         options["num_return_sequences"] = beams
-    options |= section.batch_limits() | {"accelerator": accelerator, "features": features_of(pairs)}
+    options["features"] = features_of(pairs)
     if translator.confidence is not None:
         options["scores"] = None
     with explained:
-        translations = translate_on_processes(translator, sources, **options)
+        if engine is None:
+            options |= section.batch_limits() | {"accelerator": accelerator}
+            translations = translate_on_processes(translator, sources, **options)
+        else:
+            translations = engine.translate(sources, **options)
     outputs = [[translation.text for translation in row] for row in translations]
 
     def score_of(keys: list[str], places: Sequence[int], references: Sequence, final: bool) -> dict[str, Any]:

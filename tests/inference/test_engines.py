@@ -8,17 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import conftest
 import pytest
 import torch
+from accelerate import Accelerator
+from conftest import forget_accelerator, quick_run, run_evaluation
 from translators import LEARNT, SENTENCES, lines, make_folder, one_vocabulary, run_translate, same_rows, with_kept_words
 from without_pytorch import without_pytorch
 
+from modeling_scratch.commands import train
 from modeling_scratch.errors import UserError
 from modeling_scratch.inference import engine
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import ScratchForConditionalGeneration
 from modeling_scratch.model.kept_words import RESERVED
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training.scoring import score_model
 
 ctranslate2_engine = pytest.importorskip("modeling_scratch.inference.ctranslate2_engine")
 TEXT = lines(*SENTENCES, "", "...")
@@ -204,6 +210,38 @@ def test_settings_that_mean_something_else_there_are_left_to_pytorch(tmp_path, m
     assert "do_sample" in caplog.text
 
 
+def test_a_trained_model_is_converted_before_its_first_use(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(conftest, "run_training", lambda *overrides: (forget_accelerator(), train.main(list(overrides))))
+        folder = quick_run(tmp_path / "run")
+    monkeypatch.setattr(ctranslate2_engine.subprocess, "run", None)  # is not called
+    (found,) = engine.ctranslate2_engine([str(folder)], "ctranslate2").translate(SENTENCES[:1])
+    assert found[0].length > 0
+
+
+def test_converting_after_training_logs_nothing_and_leaves_the_folder_as_it_is(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = shutil.copytree(with_kept_words(), tmp_path / "model")
+    (folder / "training_args.bin").touch()  # which loading warns of
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with caplog.at_level(logging.INFO, "modeling_scratch"):
+        train.keep_converted(str(folder))
+    assert (caplog.text, {path: path.stat().st_mtime_ns for path in folder.rglob("*")}) == ("", before)
+    monkeypatch.setattr(ctranslate2_engine.subprocess, "run", None)  # is not called
+    assert engine.ctranslate2_engine([str(folder)], "ctranslate2") is not None
+    assert "was calibrated before the model was trained" in caplog.text
+
+
+def test_a_conversion_that_fails_does_not_fail_the_training(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache").touch()  # no folder
+    with caplog.at_level(logging.INFO, "modeling_scratch"):
+        train.keep_converted(str(one_vocabulary()))
+    assert len(caplog.records) == 1
+    assert "was not converted for CTranslate2" in caplog.text
+
+
 def test_what_loading_warns_of_is_told_each_time(tmp_path, monkeypatch, caplog):
     folder = shutil.copytree(with_kept_words(), tmp_path / "model")
     (folder / "training_args.bin").touch()
@@ -244,6 +282,48 @@ def test_outputs_end_where_learned_positions_end(tmp_path, monkeypatch):
         assert max(best.length for (best,) in found) == 60
         with pytest.raises(ValueError, match="the model takes 60"):
             each.translate(["cat " * 100])
+
+
+@pytest.mark.parametrize(
+    ("stops", "keys", "is_used"),
+    [
+        (True, [], True),
+        (False, ["evaluation.num_beams=1"], True),
+        (False, [], False),  # its beam search ends elsewhere
+        (True, ["evaluation.also=[top_3]", "evaluation.num_beams=3"], False),  # further hypotheses
+    ],
+    ids=str,
+)
+def test_scores_are_those_of_pytorch(stops, keys, is_used, trained, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(with_kept_words(), tmp_path / "model")
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"early_stopping": stops}))
+    for side in ("en", "de"):
+        (tmp_path / f"test.{side}").write_bytes(lines(*(pair[side] for pair in LEARNT)))
+    convert_here(monkeypatch, tmp_path / "cache")
+    translate_batch, used = ctranslate2_engine.CTranslate2Engine.translate_batch, []
+
+    def noted(*given, **settings):
+        used.append(settings)
+        return translate_batch(*given, **settings)
+
+    monkeypatch.setattr(ctranslate2_engine.CTranslate2Engine, "translate_batch", noted)
+    found = []
+    for chosen in ("torch", "auto"):
+        assert not used
+        given = [str(folder), f"data.test_files={tmp_path / 'test'}", *keys]
+        run_evaluation(*given, config=str(trained / "recipe.yaml"), engine=chosen)
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
+    assert "doubtful" in found[0]
+    assert bool(used) == is_used
+
+
+def test_several_processes_score_with_pytorch(trained, monkeypatch):
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    with pytest.raises(UserError, match="--engine ctranslate2: it translates on the cores of one process"):
+        score_model(load_recipe(trained / "recipe.yaml"), [str(trained)], [], Accelerator(cpu=True), "ctranslate2")
+    assert score_model(load_recipe(trained / "recipe.yaml"), [str(trained)], [], Accelerator(cpu=True), "auto") == {}
 
 
 def test_ctranslate2_has_no_alignments_to_write(converted, monkeypatch):
