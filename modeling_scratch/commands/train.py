@@ -174,7 +174,7 @@ def keep_converted(folder: str) -> None:
         if not has_gpu():
             converted(folder, write_unlogged)
     # As in `ctranslate2_engine`; what it cannot express, PyTorch translates, and `scratch translate` says so.
-    except (ImportError, OSError, RuntimeError, UserError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         logger.info(f"{folder} was not converted for CTranslate2: {error}")
 
 

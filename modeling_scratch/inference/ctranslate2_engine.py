@@ -24,7 +24,7 @@ from ..model.confidence import Confidence
 from ..model.text import TextRules, tokenized
 from ..model.translations import Translation, Translations
 from ..model_names import loading
-from .engine import Engine, cores_of_process
+from .engine import Engine, cores_of_process, keeping_threads_of_torch
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,10 @@ class CTranslate2Engine(Engine):
         self.longest_source, self.differences = self.origin.get("longestSource"), self.origin.get("differences", [])
         # One thread per sub-batch: several would wait for each other at every step. A full queue would wait for room.
         options = {"inter_threads": threads or cores_of_process(), "intra_threads": 1, "max_queued_batches": -1}
-        self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=dtype or "default", **options)
+        with keeping_threads_of_torch():
+            self.translator = ctranslate2.Translator(
+                str(folder), device="cpu", compute_type=dtype or "default", **options
+            )
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         splits = bool(config.get("split_special_tokens"))
         self.source, self.target = _load_tokenizers(folder, self.origin["hasPlainTokenizers"], splits)

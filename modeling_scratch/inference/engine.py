@@ -6,8 +6,10 @@ them. This file needs no PyTorch.
 import importlib.util
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UserError
@@ -183,6 +185,21 @@ def option_for_ctranslate2(asked: EngineName, dtype: str | None) -> str | None:
     if dtype == INT8 and asked == "torch":
         raise UserError("--dtype int8: only CTranslate2 computes in 8 bits; leave out --engine torch")
     return "--dtype int8" if dtype == INT8 else "--engine ctranslate2" if asked == "ctranslate2" else None
+
+
+@contextmanager
+def keeping_threads_of_torch() -> Iterator[None]:
+    """
+    A context in which to make CTranslate2's translators: each sets the number of threads of OpenMP, and thus PyTorch's,
+    for the whole thread that makes it. PyTorch need not be imported.
+    """
+    torch = sys.modules.get("torch")
+    threads = None if torch is None else torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch is not None and torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def ctranslate2_engine(

@@ -117,6 +117,9 @@ class RunFolder:
                 f"{self.path} is in use by another run; wait for it, or choose another output_dir"
             ) from None
 
+    def unlock(self) -> None:
+        self._lock.release()
+
     def is_run(self) -> bool:
         """Whether a run made this folder, and not somebody for their own recipe, which --overwrite would delete."""
         try:

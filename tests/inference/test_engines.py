@@ -345,3 +345,21 @@ def test_engines_know_the_same_of_a_model(converted):
         one, other = getattr(translator, name), getattr(found, name)
         assert one == other or name == "confidence"
     assert found.confidence.text() == translator.confidence.text()
+
+
+def test_pytorch_keeps_its_threads(converted, three_threads):
+    """CTranslate2 4.8 sets OpenMP's number of threads, which PyTorch uses, when a translator is made."""
+    from modeling_scratch.inference.ctranslate2_engine import CTranslate2Engine
+
+    engine = CTranslate2Engine(str(converted))
+    assert torch.get_num_threads() == three_threads
+    engine.translate(["The dog sleeps."])
+    assert torch.get_num_threads() == three_threads
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(before)

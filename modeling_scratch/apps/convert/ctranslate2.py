@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...errors import UserError
 from ...inference.ctranslate2_engine import ORIGIN, SETTINGS
+from ...inference.engine import keeping_threads_of_torch
 from ...loading import load_confidence, load_tokenizers, named_languages, vocabulary_size
 from ...model import ScratchForConditionalGeneration
 from ...model.confidence import FILE
@@ -239,7 +240,8 @@ class CTranslate2Scorer:
     """Scores given targets with a converted model, to compare it with the original."""
 
     def __init__(self, folder: Path, source_vocabulary: list[str], target_vocabulary: list[str]):
-        self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+        with keeping_threads_of_torch():
+            self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
 
     def __call__(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
@@ -292,7 +294,8 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
         if weight_type == "float32":
             difference = verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
     if quantization not in ctranslate2.get_supported_compute_types("cpu"):
-        computes = ctranslate2.Translator(str(folder), device="cpu").compute_type
+        with keeping_threads_of_torch():
+            computes = ctranslate2.Translator(str(folder), device="cpu").compute_type
         logger.warning(
             f"{quantization} is how the weights are stored: on a CPU like this one, CTranslate2 converts them to "
             f"{computes} when it loads them"

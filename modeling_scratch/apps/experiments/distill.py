@@ -10,6 +10,7 @@ time (Kasai et al. 2021, https://arxiv.org/abs/2006.10369).
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from ...data.local_files import check_file, read_lines
 from ...data.sources import load_pairs, sources_of
 from ...errors import UserError
 from ...files import one_line, sha256
-from ...hub.card import license_of
+from ...hub.card import check_license, license_of
 from ...inference.engine import EngineName
-from ...recipe import find_recipe
+from ...recipe import SOURCE, TARGET, find_recipe
 from ...recipe.reading import apply_overrides, checked_recipe, load_recipe
-from ...recipe.schema import HubSection, MixedSource, Recipe
-from ...run.folder import WEIGHTS
+from ...recipe.schema import HubSection, MixedSource, Recipe, TokenizerSection
+from ...run.folder import WEIGHTS, RunFolder
 from ...run.processes import StopRequest, advising_on_memory, on_main
 from ...run.records import RECIPE, RunRecords
 from ...training.finish import is_finished
@@ -75,8 +76,8 @@ class DistillationPlan:
         final: the student's.
 
     Raises:
-        UserError: there is no recipe; its data cannot be used; a text is missing; an override is wrong; the output
-            folder contains something else.
+        UserError: there is no recipe, or it is for fine-tuning; its data cannot be used; a text is missing; an override
+            is wrong; the output folder contains something else.
     """
 
     def __init__(self, options: DistillationOptions):
@@ -87,10 +88,17 @@ class DistillationPlan:
             raise UserError(
                 f"{options.teachers[0]} has no {RECIPE}; name the recipe whose data to translate with --config"
             )
+        if self.work.path.resolve() == options.out.resolve():
+            raise UserError(f"--work {self.work.path} is the student's folder; choose another")
         if not 0 <= options.original < 1:
             raise UserError(f"--original {options.original:g}: it must be at least 0, and less than 1")
         shared = [each for each in options.overrides if each.partition("=")[0].startswith(("data", "seed"))]
         self.recipe = load_recipe(own if options.config is None else find_recipe(options.config), shared)
+        if options.config is None and self.recipe.model.start_from:
+            raise UserError(
+                f"{options.teachers[0]} was fine-tuned, and its recipe is too short for a student, which begins with "
+                "random weights; name another with --config"
+            )
         data = self.recipe.data
         if data.streaming or data.feature_columns:
             key = "data.streaming" if data.streaming else "data.feature_columns"
@@ -109,12 +117,15 @@ class DistillationPlan:
             run: the teacher's, whose tokenizer the student has; None: it has its own.
         """
         options, data = self.options, self.recipe.data
+        named = dict(zip(("source_column", "target_column"), self.columns(), strict=True))
         pairs = MixedSource(
             files=str(self.work.pairs_file(_PAIRS).resolve()),
+            **named if len(set(data.names)) == 1 else {},
             weight=(1 - options.original) / options.n_best,
             translated_by=[_without_folder(name) for name in options.teachers],
         )
-        mix = [entry.model_copy(update={"weight": entry.weight * options.original}) for entry in data.mix]
+        weighted = (entry.model_copy(update={"weight": entry.weight * options.original}) for entry in data.mix)
+        mix = list(weighted) if options.original else []
         # Chosen by greedy search, by which it will be used.
         evaluation: dict[str, Any] = {"num_beams": 1, "validation_beams": 1, "translate_every": 1}
         if data.languages and self.recipe.evaluation.metric == "loss":
@@ -125,8 +136,8 @@ class DistillationPlan:
             "evaluation": self.recipe.evaluation.model_copy(update=evaluation),
             "hub": HubSection(license=self._license()),
         }
-        if run is not None and (self.recipe.tokenizer.shared or self.recipe.model.start_from):
-            changes["tokenizer"] = self.recipe.tokenizer.model_copy(update={"existing": str(run.resolve())})
+        if run is not None:
+            changes["tokenizer"] = TokenizerSection(existing=str(run.resolve()), shared=self.recipe.tokenizer.shared)
         content = self.recipe.model_copy(update=changes).model_dump(mode="json")
         content["model"] = {"config": STUDENT}
         given = [each for each in options.overrides if not each.partition("=")[0].startswith("data")]
@@ -140,14 +151,28 @@ class DistillationPlan:
         for name in self.options.teachers:
             folder = Path(name)
             run = RunRecords(folder) if (folder / RECIPE).is_file() else None
-            found.add(license_of(folder, run))
+            with suppress(ValueError):  # cards may have anything
+                license = license_of(folder, run)
+                found.add(license and check_license(str(license)))
         return found.pop() if len(found) == 1 else None
+
+    def columns(self) -> tuple[str, str]:
+        """The columns of the teachers' pairs."""
+        names = self.recipe.data.names
+        return names if len(set(names)) == 2 else (SOURCE, TARGET)
 
     def identity(self, sentences: list[str] | None = None) -> dict[str, Any]:
         """What decides the teachers' pairs. `sentences`: to translate; None: they are not compared."""
-        options = self.options
+        options, data = self.options, self.recipe.data
         texts = {} if sentences is None else {"sentences": hashlib.sha256("\n".join(sentences).encode()).hexdigest()}
-        return {"teachers": list(map(_fingerprint, options.teachers)), "n_best": options.n_best, **texts}
+        return {
+            "teachers": list(map(_fingerprint, options.teachers)),
+            "languages": list(data.names),
+            "n_best": options.n_best,
+            "source_text": list(map(sha256, options.source_text)),
+            "lengths": [data.max_source_tokens, self.final.evaluation.max_new_tokens],
+            **texts,
+        }
 
     def check_identity(self, sentences: list[str] | None = None) -> None:
         """Raise UserError if the work folder has what others wrote, or of other sentences."""
@@ -198,14 +223,16 @@ def distill(
     on_main(accelerator, plan.check_identity)
     if on_main(accelerator, lambda: is_finished(plan.final)):
         return None
-    if on_main(accelerator, lambda: not (plan.work.pairs_file(_PAIRS).is_file() and plan.options.out.exists())):
+    if on_main(
+        accelerator, lambda: not (plan.work.pairs_file(_PAIRS).is_file() and RunFolder(plan.options.out).is_run())
+    ):
         _translate(plan, accelerator, stop, engine)
     return train_or_resume(plan.final, accelerator, stop, "distill", push)
 
 
 def _translate(plan: DistillationPlan, accelerator: Accelerator, stop: StopRequest, engine: EngineName) -> None:
     """Have the teachers translate what is left, and write their pairs."""
-    options, recipe, evaluation = plan.options, plan.recipe, plan.recipe.evaluation
+    options, recipe, evaluation = plan.options, plan.recipe, plan.final.evaluation
     sentences = on_main(accelerator, plan.sentences)
     on_main(accelerator, lambda: plan.check_identity(sentences))
     on_main(accelerator, lambda: plan.work.start(plan.identity(sentences)))
@@ -224,14 +251,17 @@ def _translate(plan: DistillationPlan, accelerator: Accelerator, stop: StopReque
     ):
         translations.complete(load, accelerator, stop)
     on_main(accelerator, lambda: _write_pairs(plan, translations))
+    on_main(accelerator, plan.work.release)  # so that another student can use it
     accelerator.free_memory()
 
 
 def _write_pairs(plan: DistillationPlan, translations: ShardedTranslation) -> None:
-    """Write a pair for each translation."""
+    """Write a pair for each translation, unless that is done, and a student may be reading them."""
+    if plan.work.pairs_file(_PAIRS).is_file():
+        return
     rows = zip(translations.sentences, translations.read(), strict=True)
     pairs = [(source, text) for source, row in rows for text in row if text]
     if not pairs:
         raise UserError("the teachers translated nothing: all outputs are empty or cut at their maximum length")
-    plan.work.write_pairs(_PAIRS, plan.recipe.data.names, pairs)
+    plan.work.write_pairs(_PAIRS, plan.columns(), pairs)
     logger.info(f"{len(pairs):,} pairs by the teachers, of {len(translations.sentences):,} sentences")

@@ -165,7 +165,7 @@ class ImprovementPlan:
             "hub": HubSection(),
         }
         if recipe.tokenizer.shared:
-            changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(options.run.resolve())})
+            changes["tokenizer"] = TokenizerSection(existing=str(options.run.resolve()))
         content = recipe.model_copy(update=changes).model_dump(mode="json")
         return checked_recipe(apply_overrides(content, options.overrides))
 

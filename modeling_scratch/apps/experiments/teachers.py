@@ -12,19 +12,18 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ...errors import UserError
-from ...inference.engine import Engine, EngineName, cores_of_process, ctranslate2_engine
+from ...inference.engine import Engine, EngineName, cores_of_process, ctranslate2_engine, keeping_threads_of_torch
 from ...inference.translate import Translator
 from ...languages import is_same_language, likely_locale
 from ...loading import NO_REMOTE_CODE, load_config
 from ...model.configuration_scratch import ScratchConfig
 from ...model.text import batches_by_length
-from ...model.translations import distinct
+from ...model.translations import Translation, distinct
 from ...model_names import loading
 from ...run.processes import StopDecoding, StopRequest
 from .work_folder import Translate
 
 CONVERTED = "model.bin"  # CTranslate2's weights
-_BATCH_TOKENS = 4096  # padded source tokens, for models of other projects
 
 
 class EngineTeacher:
@@ -34,8 +33,8 @@ class EngineTeacher:
     Args:
         longest: source tokens; longer sentences are not translated.
         limits: of batches, for PyTorch.
-        n_best: how many translations of each sentence to return at most, without those that were cut; None: the best
-            one, as it is.
+        n_best: how many translations of each sentence to return at most, without those that were cut or lost a kept
+            word; None: the best one, as it is.
     """
 
     def __init__(
@@ -57,7 +56,11 @@ class EngineTeacher:
         rows = self.engine.translate(self.fitting(sentences), **self.settings)
         if self.n_best is None:
             return [[row[0].text] for row in rows]
-        return [[each.text for each in distinct(row) if each.text and not each.is_cut] or [""] for row in rows]
+        return [[each.text for each in distinct(row) if _is_good(each)] or [""] for row in rows]
+
+
+def _is_good(translation: Translation) -> bool:
+    return bool(translation.text) and not translation.is_cut and not translation.lost_words
 
 
 def load_engine(names: Sequence[str], engine: EngineName, device: torch.device) -> Engine:
@@ -97,7 +100,7 @@ def load_teacher(
         n_best: how many translations of each sentence to return at most; fewer where some are equal, empty or cut.
         longest: source tokens; longer sentences are not translated.
         max_new_tokens: the most tokens of a translation, for models of other projects.
-        limits: of batches of this project's models in PyTorch.
+        limits: of batches.
         engine: for this project's models.
 
     Raises:
@@ -107,8 +110,8 @@ def load_teacher(
         return EngineTeacher(load_engine(names, engine, device), longest, limits, stop, n_best)
     options = (names[0], languages, n_best, longest, max_new_tokens)
     if (Path(names[0]) / CONVERTED).is_file():
-        return _CTranslate2Teacher(*options)
-    return _TransformersTeacher(*options, device, stop)
+        return _CTranslate2Teacher(*options, limits, device)
+    return _TransformersTeacher(*options, limits, device, stop)
 
 
 def _is_ours(name: str) -> bool:
@@ -121,8 +124,8 @@ def _is_ours(name: str) -> bool:
 
 # -- models of other projects ------------------------------------------------------------------------------------------
 
-# How tokenizers write languages: OPUS-MT's models with several target languages; NLLB and mBART.
-_LANGUAGE_TOKEN = re.compile(r">>([A-Za-z_-]+)<<|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")
+# How tokenizers write languages: OPUS-MT's models with several target languages; MADLAD-400; NLLB and mBART.
+_LANGUAGE_TOKEN = re.compile(r">>([A-Za-z_-]+)<<|<2([A-Za-z_]+)>|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")
 
 
 class LanguageTokens:
@@ -135,6 +138,7 @@ class LanguageTokens:
     Attributes:
         prefix: stands before each source text.
         target, target_id: the token that every translation begins with; None: there is none.
+        ids: of all of them.
 
     Raises:
         UserError: the model is told its languages, but does not know these, or there are none.
@@ -146,6 +150,7 @@ class LanguageTokens:
         # M2M100's, which are neither in its vocabulary nor special tokens.
         codes |= {token: code for code, token in getattr(tokenizer, "lang_code_to_token", {}).items()}
         self.prefix, self.target, self.target_id = "", None, None
+        self.ids = set(tokenizer.convert_tokens_to_ids(list(codes)))
         if not codes:
             return
         if languages is None:
@@ -153,7 +158,7 @@ class LanguageTokens:
                 f"{name} translates several languages; the recipe needs data.source_language and its target"
             )
         target = _matching(name, codes, languages[1])
-        if target.startswith(">>"):  # the source may be in any of its languages
+        if target.startswith((">>", "<2")):  # the source may be in any of its languages
             self.prefix = f"{target} "
             return
         self.target, self.target_id = target, tokenizer.convert_tokens_to_ids(target)
@@ -189,25 +194,29 @@ class _TransformersTeacher:
         n_best: int,
         longest: int,
         max_new_tokens: int,
+        limits: dict[str, int],
         device: torch.device,
         stop: StopRequest,
     ):
         with loading(name, "weights"):
             self.model = AutoModelForSeq2SeqLM.from_pretrained(name, **NO_REMOTE_CODE).to(device).eval()
         self.model.generation_config.forced_eos_token_id = None  # which would hide that an output was cut
-        self.tokenizer, self.longest = _load_tokenizer(name), longest
+        self.tokenizer, self.limits = _load_tokenizer(name), limits
+        positions = getattr(self.model.config, "max_position_embeddings", None) or max(longest, max_new_tokens)
+        self.longest, max_new_tokens = min(longest, positions), min(max_new_tokens, positions)
         tokens = self.languages = LanguageTokens(name, self.tokenizer, languages)
         self.settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False, "max_length": None}
         self.settings |= {"num_beams": max(n_best, self.model.generation_config.num_beams or 1)}
         self.settings |= {"num_return_sequences": n_best, "stopping_criteria": [StopDecoding(stop)]}
-        if tokens.target is not None:
-            self.settings["forced_bos_token_id"] = tokens.target_id
+        if tokens.target is not None:  # mBART-25 starts from it
+            starts = self.model.generation_config.decoder_start_token_id in tokens.ids
+            self.settings["decoder_start_token_id" if starts else "forced_bos_token_id"] = tokens.target_id
 
     def __call__(self, sentences: Sequence[str]) -> list[list[str]]:
         rows = _tokenized(self.tokenizer, self.languages.prefix, sentences, self.longest)
         found = [[""]] * len(rows)
         count, ends = self.settings["num_return_sequences"], _end_tokens(self.model)
-        for batch in batches_by_length(list(map(len, rows)), batch_tokens=_BATCH_TOKENS):
+        for batch in batches_by_length(list(map(len, rows)), **self.limits):
             inputs = self.tokenizer.pad({"input_ids": [rows[place] for place in batch]}, return_tensors="pt")
             with torch.inference_mode():
                 made = self.model.generate(**inputs.to(self.model.device), **self.settings).tolist()
@@ -220,11 +229,28 @@ class _TransformersTeacher:
 class _CTranslate2Teacher:
     """A model that was converted to CTranslate2's format, with its tokenizer of Transformers in the same folder."""
 
-    def __init__(self, name: str, languages: tuple[str, str] | None, n_best: int, longest: int, max_new_tokens: int):
+    def __init__(
+        self,
+        name: str,
+        languages: tuple[str, str] | None,
+        n_best: int,
+        longest: int,
+        max_new_tokens: int,
+        limits: dict[str, int],
+        device: torch.device,
+    ):
         import ctranslate2  # from an extra of this package
 
-        self.translator = ctranslate2.Translator(name, device="auto", inter_threads=cores_of_process(), intra_threads=1)
-        self.tokenizer, self.longest = _load_tokenizer(name), longest
+        self.tokenizer, self.longest, self.batch_tokens = _load_tokenizer(name), longest, limits["batch_tokens"]
+        if getattr(self.tokenizer, "separate_vocabs", False):
+            raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
+        where = {"device": "cuda", "device_index": device.index or 0} if device.type == "cuda" else {"device": "cpu"}
+        try:
+            with keeping_threads_of_torch():
+                options = {"inter_threads": cores_of_process(), "intra_threads": 1, **where}
+                self.translator = ctranslate2.Translator(name, **options)
+        except RuntimeError as error:
+            raise UserError(f"{name}: {CONVERTED} cannot be read: {error}") from error
         self.languages = LanguageTokens(name, self.tokenizer, languages)
         self.settings = {"beam_size": max(n_best, 2), "num_hypotheses": n_best, "max_decoding_length": max_new_tokens}
         self.settings |= {"return_end_token": True, "max_input_length": 0}
@@ -236,7 +262,7 @@ class _CTranslate2Teacher:
         made = self.translator.translate_batch(
             [self.tokenizer.convert_ids_to_tokens(rows[place]) for place in places],
             None if target is None else [[target]] * len(places),
-            max_batch_size=_BATCH_TOKENS // 4,
+            max_batch_size=max(1, self.batch_tokens // 4),  # each thread has a batch
             batch_type="tokens",
             **self.settings,
         )

@@ -60,6 +60,10 @@ class WorkFolder:
             write()
             write_whole(self._identity, json.dumps(identity, indent=2))
 
+    def release(self) -> None:
+        """Let others use the folder."""
+        self._folder.unlock()
+
     def pairs_file(self, name: str) -> Path:
         return self.path / "data" / f"{name}.jsonl"
 

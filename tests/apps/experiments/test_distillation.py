@@ -3,10 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 import torch
+import yaml
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import Killed, equal_weights, few_sentences, kill_at_update, quick_run
 from safetensors.torch import load_file, save_file
@@ -16,16 +19,20 @@ from typer.testing import CliRunner
 from modeling_scratch import files
 from modeling_scratch.apps.experiments import work_folder
 from modeling_scratch.apps.experiments.distill import DistillationOptions, DistillationPlan
-from modeling_scratch.commands import app, distill
+from modeling_scratch.apps.experiments.teachers import EngineTeacher
+from modeling_scratch.commands import app, distill, train
 from modeling_scratch.data.batches import plan_epoch
 from modeling_scratch.data.sources import load_pairs
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator
-from modeling_scratch.model.translations import distinct
-from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.model.translations import Translation, distinct
+from modeling_scratch.recipe import find_recipe
+from modeling_scratch.recipe.reading import load_recipe, recipe_text
 from modeling_scratch.run import curves
+from modeling_scratch.run.processes import StopRequest
 from modeling_scratch.run.records import RunRecords
+from modeling_scratch.training.preparation import prepare
 
 LONG = ["optimization.max_epochs=25", "optimization.max_steps=null", "optimization.learning_rate=1e-2"]
 LONG += [
@@ -237,6 +244,7 @@ def error_line(*arguments) -> str:
         (["RUN", "--original", "1"], "less than 1"),
         (["RUN", "--source-text", "FILES/none"], "none: no such file"),
         (["RUN", "output_dir=x"], "--output"),
+        (["RUN", "--output", "FILES/x", "--work", "FILES/x"], "is the student's folder"),
         (["RUN", "--output", "FILES"], "is not a run"),
         (["RUN", "model.overrides.droput=0.2"], "did you mean 'dropout'?"),
     ],
@@ -253,3 +261,81 @@ def test_a_work_folder_of_others_is_refused(run, uninterrupted, tmp_path):
     plan = DistillationPlan(DistillationOptions((str(run),), tmp_path / "x", n_best=3, work=work))
     with pytest.raises(ValueError, match="other sentences;"):
         plan.check_identity(["Another."])
+
+
+def test_what_decides_the_translations_cannot_change(run, uninterrupted, tmp_path, monkeypatch):
+    """While a student is in training, and where another one uses the same work folder."""
+    out, work = tmp_path / "student", tmp_path / "student-work"
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 2)
+        with pytest.raises(Killed):
+            distilled(run, out)
+    (tmp_path / "more.en").write_text("The cat sleeps.\n")
+    given = ["--n-best", 3, *SHORT, *SMALL]
+    assert "other source_text;" in error_line(run, "--output", out, "--source-text", tmp_path / "more.en", *given)
+    others = ["--output", tmp_path / "other", "--work", work, *given]
+    assert "other lengths" in error_line(run, *others, "data.max_source_tokens=50")
+    german = ["data.target_language=fr", "data.source_column=en", "data.target_column=de"]
+    assert "other languages" in error_line(run, *others, *german)
+    distilled(run, out)
+    assert equal_weights(uninterrupted, out)
+
+
+def test_a_fine_tuned_teacher_needs_a_recipe(run, tmp_path):
+    tuned = Path(shutil.copytree(run, tmp_path / "tuned"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    (tuned / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"model": {"start_from": "another"}}))
+    assert "was fine-tuned" in error_line(tuned)
+
+
+def test_the_student_has_the_tokenizers_of_any_run(run, tmp_path):
+    """Of whole symbols, for pairs without languages; and one for each side."""
+    both = quick_run(tmp_path / "two", *few_sentences(60), *LONG, "optimization.max_epochs=2", "tokenizer.shared=false")
+    dates = few_dates(tmp_path)
+    for teacher in (both, dates):
+        plan = DistillationPlan(DistillationOptions((str(teacher),), tmp_path / "student", n_best=2))
+        assert plan.final.tokenizer.existing == str(teacher)
+        data, _ = prepare(plan.final.model_copy(update={"data": plan.recipe.data}), Accelerator(), None)
+        assert [side.get_vocab() for side in data.tokenizers] == [
+            side.get_vocab() for side in load_tokenizers(str(teacher))
+        ]
+
+
+def few_dates(folder: Path) -> Path:
+    """A run of the recipe `dates`, on few pairs."""
+    recipe = load_recipe(find_recipe("dates"), [f"output_dir={folder / 'dates'}", "data.embedded_size=60"])
+    changes = ["evaluation.max_new_tokens=20", "optimization.max_epochs=null", "optimization.max_steps=2"]
+    (folder / "dates.yaml").write_text(recipe_text(recipe))
+    with patch.object(curves, "plot_curves", no_picture):
+        train.main([*changes, *SMALL], config=str(folder / "dates.yaml"))
+    return folder / "dates"
+
+
+@pytest.mark.parametrize(
+    ("license", "kept"), [("mit", "mit"), ("[mit, apache-2.0]", None), ("3.0", "3.0"), ("Mit License!", None)]
+)
+def test_only_a_license_that_a_card_may_name_is_kept(license, kept, run, tmp_path):
+    teacher = Path(shutil.copytree(run, tmp_path / "teacher"))
+    (teacher / "README.md").write_text(f"---\nlicense: {license}\n---\n")
+    plan = DistillationPlan(DistillationOptions((str(teacher),), tmp_path / "student"))
+    assert plan.final.hub.license == kept
+
+
+def test_no_original_pairs_leaves_out_those_of_the_mix(run, tmp_path):
+    files = {"files": str(tmp_path / "more.jsonl"), "tag": "<bt>"}
+    (tmp_path / "more.jsonl").write_text('{"en": "A dog.", "de": "Ein Hund."}\n')
+    mixed = DistillationOptions((str(run),), tmp_path / "x", original=0, overrides=(f"data.mix=[{json.dumps(files)}]",))
+    (only,) = DistillationPlan(mixed).final.data.mix
+    assert only.translated_by == ["run"]
+    assert DistillationPlan(mixed).final.data.weight == 0
+
+
+def test_translations_that_lost_a_kept_word_are_not_taught():
+    row = [
+        Translation("Ein.", lost_words=True),
+        Translation("Zwei.", is_cut=True),
+        Translation("Drei."),
+        Translation(""),
+    ]
+    engine = SimpleNamespace(num_beams=2, tokenize=lambda texts: [[5]] * len(texts), translate=lambda *_, **__: [row])
+    assert EngineTeacher(engine, 10, {}, StopRequest(), 4)(["Three."]) == [["Drei."]]

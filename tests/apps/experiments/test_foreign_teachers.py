@@ -22,7 +22,7 @@ from transformers import (
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 from translators import LEARNT
 
-from modeling_scratch.apps.experiments.teachers import load_teacher
+from modeling_scratch.apps.experiments.teachers import LanguageTokens, load_teacher
 from modeling_scratch.loading import load_translator
 from modeling_scratch.recipe import find_recipe
 from modeling_scratch.recipe.reading import load_recipe, recipe_text
@@ -102,6 +102,8 @@ def foreign(request, tmp_path_factory) -> tuple[Path, dict]:
 
 
 SENTENCES = [pair["en"] for pair in LEARNT[:12]]
+LIMITS = {"batch_size": 8, "batch_tokens": 4096}
+OPTIONS = (60, 30, LIMITS, "auto", torch.device("cpu"), StopRequest())  # of load_teacher, after n_best
 
 
 def test_a_model_of_another_project_teaches_as_generate_translates(foreign, tmp_path):
@@ -139,7 +141,16 @@ def test_a_model_converted_by_ctranslate2_teaches_the_same(foreign, tmp_path):
     copied = [path.name for path in folder.iterdir() if path.suffix != ".safetensors" and path.name != "config.json"]
     converter = ctranslate2.converters.TransformersConverter(str(tmp_path / "float32"), copy_files=copied)
     converter.convert(str(tmp_path / "converted"))
-    options = (("en", "de"), 2, 60, 30, {"batch_size": 8}, "auto", torch.device("cpu"), StopRequest())
+    options = (
+        ("en", "de"),
+        2,
+        60,
+        30,
+        {"batch_size": 8, "batch_tokens": 4096},
+        "auto",
+        torch.device("cpu"),
+        StopRequest(),
+    )
     found = load_teacher([str(tmp_path / "converted")], *options)([*SENTENCES, "", "word " * 70])
     assert found[-2:] == [[""], [""]]
     count = 0
@@ -159,8 +170,42 @@ def test_a_model_converted_by_ctranslate2_teaches_the_same(foreign, tmp_path):
 def test_languages_that_a_model_does_not_know_are_an_error(tmp_path):
     pytest.importorskip("sentencepiece")
     folder = save_m2m(tmp_path)
-    options = (2, 60, 30, {"batch_size": 8}, "auto", torch.device("cpu"), StopRequest())
     with pytest.raises(ValueError, match="does not know the language tlh"):
-        load_teacher([str(folder)], ("en", "tlh"), *options)
+        load_teacher([str(folder)], ("en", "tlh"), 2, *OPTIONS)
     with pytest.raises(ValueError, match=r"data\.source_language"):
-        load_teacher([str(folder)], None, *options)
+        load_teacher([str(folder)], None, 2, *OPTIONS)
+
+
+def test_sentences_longer_than_the_model_s_positions_are_not_translated(foreign):
+    translate = load_teacher([str(foreign[0])], ("en", "de"), 2, 500, 500, *OPTIONS[2:])
+    assert translate(["word " * 100, SENTENCES[0]])[0] == [""]
+
+
+class OneVocabulary:
+    """A tokenizer, as far as `LanguageTokens` uses it."""
+
+    def __init__(self, *tokens: str):
+        self.tokens = {token: index for index, token in enumerate(tokens)}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.tokens
+
+    def convert_tokens_to_ids(self, tokens):
+        return [self.tokens[token] for token in tokens] if isinstance(tokens, list) else self.tokens[tokens]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "languages", "prefix", "target", "source"),
+    [
+        (["the", ">>deu<<", ">>nld<<"], ("en", "de"), ">>deu<< ", None, None),
+        (["the", "<2de>", "<2en>"], ("en", "de"), "<2de> ", None, None),
+        (["eng_Latn", "zho_Hans", "zho_Hant"], ("en", "zh"), "", "zho_Hans", "eng_Latn"),
+        (["eng_Latn", "zho_Hans", "zho_Hant"], ("en", "zh-TW"), "", "zho_Hant", "eng_Latn"),
+        (["en_XX", "pt_XX", "fr_XX"], ("pt-BR", "en"), "", "en_XX", "pt_XX"),
+        (["the", "dog"], ("en", "de"), "", None, None),
+    ],
+)
+def test_models_are_told_their_languages(tokens, languages, prefix, target, source):
+    tokenizer = OneVocabulary(*tokens)
+    found = LanguageTokens("a model", tokenizer, languages)
+    assert (found.prefix, found.target, getattr(tokenizer, "src_lang", None)) == (prefix, target, source)
