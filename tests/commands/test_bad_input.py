@@ -58,7 +58,7 @@ def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(name, t
         "input": str(trained / "recipe.yaml"),
         "format": "lines",
         "engine": "torch",
-    }  # a kept conversion needs no name
+    }
     for command, arguments in (
         (translate.main, {"model": os.fsdecode(b"caf\xe9"), **lines}),
         (improve.main, {"run": trained, "output": Path(name), "dry_run": True}),
