@@ -10,7 +10,6 @@ time (Kasai et al. 2021, https://arxiv.org/abs/2006.10369).
 import hashlib
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,9 +150,11 @@ class DistillationPlan:
         for name in self.options.teachers:
             folder = Path(name)
             run = RunRecords(folder) if (folder / RECIPE).is_file() else None
-            with suppress(ValueError):  # cards may have anything
-                license = license_of(folder, run)
+            license = license_of(folder, run)
+            try:
                 found.add(license and check_license(str(license)))
+            except UserError:  # cards may have anything
+                found.add(None)
         return found.pop() if len(found) == 1 else None
 
     def columns(self) -> tuple[str, str]:
