@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
@@ -74,6 +75,11 @@ def hide_bars_of_transformers() -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+
+
+def beside(folder: Path, ending: str) -> Path:
+    """A folder beside another one, named like it, with this ending."""
+    return Path(f"{folder if folder.name == folder.resolve().name else folder.resolve()}-{ending}")
 
 
 def is_main_process() -> bool:

@@ -10,7 +10,7 @@ import typer
 from ..errors import UserError
 from ..inference.engine import EngineName
 from . import train as training
-from .cli import LONGEST_TIME, Debug, check_number, is_main_process, one_line_errors, reporting, set_up_terminal
+from .cli import LONGEST_TIME, Debug, beside, check_number, is_main_process, one_line_errors, reporting, set_up_terminal
 from .evaluate import split_arguments
 
 
@@ -70,7 +70,9 @@ def main(
         check_number("--max-minutes", max_minutes, LONGEST_TIME)
         more, overrides = split_arguments(arguments or [])
         teachers = (teacher, *more)
-        output = output or _beside(teacher)
+        if output is None and not Path(teacher).is_dir():
+            raise UserError(f"{teacher} is not a folder; name the student's with --output")
+        output = output or beside(Path(teacher), "student")
         texts = tuple(source_text or ())
         plan = DistillationPlan(
             DistillationOptions(teachers, output, config, n_best, original, texts, work, tuple(overrides))
@@ -88,11 +90,3 @@ def main(
                     lines.append("  " + shlex.join(["scratch", "compare", teacher, str(output)]))
                 if hub.repository is not None:
                     lines.append(push_run(plan.final).describe())
-
-
-def _beside(teacher: str) -> Path:
-    """The default output folder: TEACHER-student. Raises UserError for a teacher on the Hub."""
-    if not Path(teacher).is_dir():
-        raise UserError(f"{teacher} is not a folder; name the student's with --output")
-    folder = Path(teacher)
-    return Path(f"{folder if folder.name == folder.resolve().name else folder.resolve()}-student")

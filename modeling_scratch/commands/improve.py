@@ -10,7 +10,17 @@ import typer
 
 from ..inference.engine import EngineName
 from . import train as training
-from .cli import LONGEST_TIME, Debug, check_number, is_main_process, one_line_errors, report, reporting, set_up_terminal
+from .cli import (
+    LONGEST_TIME,
+    Debug,
+    beside,
+    check_number,
+    is_main_process,
+    one_line_errors,
+    report,
+    reporting,
+    set_up_terminal,
+)
 
 _GREATEST_LENGTH = 1000
 
@@ -56,7 +66,7 @@ def main(
         check_number("--max-minutes", max_minutes, LONGEST_TIME)
         monolingual = (tuple(source_text or []), tuple(target_text or []))
         more = (length, tuple(overrides or []), engine)
-        plan = ImprovementPlan(ImprovementOptions(run, output or _beside(run), seeds, *monolingual, *more))
+        plan = ImprovementPlan(ImprovementOptions(run, output or beside(run, "improved"), seeds, *monolingual, *more))
         output, stop = plan.options.out, StopRequest(max_minutes)
         accelerator = make_accelerator(plan.final, before=run)
         found = on_main(accelerator, lambda: stages(plan, accelerator))
@@ -76,12 +86,6 @@ def main(
                 lines.append("  " + shlex.join(["scratch", "compare", str(run), str(output)]))
                 if plan.final.hub.repository is not None:
                     lines.append(push_run(plan.final).describe())
-
-
-def _beside(run: Path) -> Path:
-    """The default output folder, beside the run: RUN-improved."""
-    named = run if run.name == run.resolve().name else run.resolve()
-    return Path(f"{named}-improved")
 
 
 def _describe(plan: list[tuple[str, float | None]], device: str | None) -> list[str]:

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 STUDENT = "student"  # in configuration/models
 _IDENTITY = "distillation.json"  # in the work folder: what it was started with
+_ADVICE = "use the options that it was started with, choose another --work, or delete it"
 _PAIRS = "teacher"  # the file of what the teachers wrote
 
 
@@ -177,9 +178,7 @@ class DistillationPlan:
 
     def check_identity(self, sentences: list[str] | None = None) -> None:
         """Raise UserError if the work folder has what others wrote, or of other sentences."""
-        self.work.check(
-            self.identity(sentences), "use the options that it was started with, choose another --work, or delete it"
-        )
+        self.work.check(self.identity(sentences), _ADVICE)
 
     def sentences(self) -> list[str]:
         """The sentences to translate, each once: the training sources, followed by further text."""
@@ -235,8 +234,7 @@ def _translate(plan: DistillationPlan, accelerator: Accelerator, stop: StopReque
     """Have the teachers translate what is left, and write their pairs."""
     options, recipe, evaluation = plan.options, plan.recipe, plan.final.evaluation
     sentences = on_main(accelerator, plan.sentences)
-    on_main(accelerator, lambda: plan.check_identity(sentences))
-    on_main(accelerator, lambda: plan.work.start(plan.identity(sentences)))
+    on_main(accelerator, lambda: plan.work.start(plan.identity(sentences), _ADVICE))
     name = f"translating by {' + '.join(map(_without_folder, options.teachers))}"
     translations = ShardedTranslation(plan.work.path / "translations", sentences, name)
 

@@ -44,6 +44,7 @@ Pairs = tuple[list[str], list[str]]  # sources and targets
 TAG = "<bt>"  # precedes a source sentence that was back-translated from monolingual text
 FORWARD, BACKWARD = "forward", "backward"
 _IDENTITY = "improvement.json"  # in the work folder: the data and options that it was started with
+_ADVICE = "use the options that it was started with, choose another --output, or delete the folder to start again"
 _LESS_DROPOUT = 2 / 3  # of the run's, since the improved model has more pairs (docs/lab/quality.md)
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # keys that overrides must not change
 _SAMPLE = 64  # sentences that are translated to estimate the time
@@ -188,21 +189,16 @@ class ImprovementPlan:
         Args:
             pairs: the run's pairs for training and validation; None: they are not compared.
         """
-        advice = (
-            "use the options that it was started with, choose another --output, or delete the folder to start again"
-        )
-        self.work.check(self._identity(pairs), advice)
+        self.work.check(self._identity(pairs), _ADVICE)
 
     def start(self, pairs: dict[str, Pairs]) -> None:
         """Create the work folder, lock it, and write the run's pairs into it."""
-        identity = self._identity(pairs)
-        self.check_identity(pairs)
 
         def write() -> None:
             for split, sides in pairs.items():
                 self.work.write_pairs(split, self.languages, list(zip(*sides, strict=True)))
 
-        self.work.start(identity, write)
+        self.work.start(self._identity(pairs), _ADVICE, write)
 
     def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out", "engine")}

@@ -21,6 +21,7 @@ from ...model.text import batches_by_length
 from ...model.translations import Translation, distinct
 from ...model_names import loading
 from ...run.processes import StopDecoding, StopRequest
+from ..convert.generation_settings import as_list
 from .work_folder import Translate
 
 CONVERTED = "model.bin"  # CTranslate2's weights
@@ -108,10 +109,13 @@ def load_teacher(
     """
     if len(names) > 1 or _is_ours(names[0]):
         return EngineTeacher(load_engine(names, engine, device), longest, limits, stop, n_best)
-    options = (names[0], languages, n_best, longest, max_new_tokens)
+    with loading(names[0], "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(names[0], **NO_REMOTE_CODE)
+    told = LanguageTokens(names[0], tokenizer, languages)
+    options = (names[0], told, n_best, longest, max_new_tokens, limits, device)
     if (Path(names[0]) / CONVERTED).is_file():
-        return _CTranslate2Teacher(*options, limits, device)
-    return _TransformersTeacher(*options, limits, device, stop)
+        return _CTranslate2Teacher(*options)
+    return _TransformersTeacher(*options, stop)
 
 
 def _is_ours(name: str) -> bool:
@@ -130,7 +134,7 @@ _LANGUAGE_TOKEN = re.compile(r">>([A-Za-z_-]+)<<|<2([A-Za-z_]+)>|([a-z]{2,3}_[A-
 
 class LanguageTokens:
     """
-    The tokens by which a model is told its languages; none for a model of one direction.
+    The tokens by which a model is told its languages, if it is not of one direction: reads and writes texts with them.
 
     Args:
         languages: the codes of source and target.
@@ -149,14 +153,13 @@ class LanguageTokens:
         codes = {token: next(filter(None, match.groups())) for token, match in found.items() if match}
         # M2M100's, which are neither in its vocabulary nor special tokens.
         codes |= {token: code for code, token in getattr(tokenizer, "lang_code_to_token", {}).items()}
+        self.tokenizer = tokenizer
         self.prefix, self.target, self.target_id = "", None, None
         self.ids = set(tokenizer.convert_tokens_to_ids(list(codes)))
         if not codes:
             return
         if languages is None:
-            raise UserError(
-                f"{name} translates several languages; the recipe needs data.source_language and its target"
-            )
+            raise UserError(f"{name} is told its languages; set data.source_language and data.target_language")
         target = _matching(name, codes, languages[1])
         if target.startswith((">>", "<2")):  # the source may be in any of its languages
             self.prefix = f"{target} "
@@ -164,10 +167,16 @@ class LanguageTokens:
         self.target, self.target_id = target, tokenizer.convert_tokens_to_ids(target)
         tokenizer.src_lang = codes[_matching(name, codes, languages[0])]  # type: ignore[attr-defined]
 
-    def decoded(self, tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
+    def tokenized(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
+        """The token ids of each sentence; none for an empty one, or one of more than `longest` tokens."""
+        texts = [self.prefix + text for text in sentences]
+        rows = self.tokenizer(texts, truncation=False, verbose=False).input_ids
+        return [row if text.strip() and len(row) <= longest else [] for text, row in zip(sentences, rows, strict=True)]
+
+    def decoded(self, rows: list[list[int]]) -> list[str]:
         """The texts of hypotheses, without repeats and empty ones; [""] if none is left."""
         rows = [[token for token in row if token != self.target_id] for row in rows]
-        texts = (tokenizer.decode(row, skip_special_tokens=True).strip() for row in rows)
+        texts = (self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in rows)
         return [text for text in dict.fromkeys(texts) if text] or [""]
 
 
@@ -190,7 +199,7 @@ class _TransformersTeacher:
     def __init__(
         self,
         name: str,
-        languages: tuple[str, str] | None,
+        languages: LanguageTokens,
         n_best: int,
         longest: int,
         max_new_tokens: int,
@@ -201,28 +210,27 @@ class _TransformersTeacher:
         with loading(name, "weights"):
             self.model = AutoModelForSeq2SeqLM.from_pretrained(name, **NO_REMOTE_CODE).to(device).eval()
         self.model.generation_config.forced_eos_token_id = None  # which would hide that an output was cut
-        self.tokenizer, self.limits = _load_tokenizer(name), limits
+        self.languages, self.limits = languages, limits
         positions = getattr(self.model.config, "max_position_embeddings", None) or max(longest, max_new_tokens)
         self.longest, max_new_tokens = min(longest, positions), min(max_new_tokens, positions)
-        tokens = self.languages = LanguageTokens(name, self.tokenizer, languages)
         self.settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False, "max_length": None}
         self.settings |= {"num_beams": max(n_best, self.model.generation_config.num_beams or 1)}
         self.settings |= {"num_return_sequences": n_best, "stopping_criteria": [StopDecoding(stop)]}
-        if tokens.target is not None:  # mBART-25 starts from it
-            starts = self.model.generation_config.decoder_start_token_id in tokens.ids
-            self.settings["decoder_start_token_id" if starts else "forced_bos_token_id"] = tokens.target_id
+        if languages.target is not None:  # mBART-25 starts from it
+            starts = self.model.generation_config.decoder_start_token_id in languages.ids
+            self.settings["decoder_start_token_id" if starts else "forced_bos_token_id"] = languages.target_id
 
     def __call__(self, sentences: Sequence[str]) -> list[list[str]]:
-        rows = _tokenized(self.tokenizer, self.languages.prefix, sentences, self.longest)
+        rows = self.languages.tokenized(sentences, self.longest)
         found = [[""]] * len(rows)
-        count, ends = self.settings["num_return_sequences"], _end_tokens(self.model)
+        count, ends = self.settings["num_return_sequences"], set(as_list(self.model.generation_config.eos_token_id))
         for batch in batches_by_length(list(map(len, rows)), **self.limits):
-            inputs = self.tokenizer.pad({"input_ids": [rows[place] for place in batch]}, return_tensors="pt")
+            inputs = self.languages.tokenizer.pad({"input_ids": [rows[place] for place in batch]}, return_tensors="pt")
             with torch.inference_mode():
                 made = self.model.generate(**inputs.to(self.model.device), **self.settings).tolist()
             for number, place in enumerate(batch):
                 ended = [row[1:] for row in made[number * count : (number + 1) * count] if ends & set(row[1:])]
-                found[place] = self.languages.decoded(self.tokenizer, ended)
+                found[place] = self.languages.decoded(ended)
         return found
 
 
@@ -232,7 +240,7 @@ class _CTranslate2Teacher:
     def __init__(
         self,
         name: str,
-        languages: tuple[str, str] | None,
+        languages: LanguageTokens,
         n_best: int,
         longest: int,
         max_new_tokens: int,
@@ -241,8 +249,8 @@ class _CTranslate2Teacher:
     ):
         import ctranslate2  # from an extra of this package
 
-        self.tokenizer, self.longest, self.batch_tokens = _load_tokenizer(name), longest, limits["batch_tokens"]
-        if getattr(self.tokenizer, "separate_vocabs", False):
+        self.languages, self.longest, self.batch_tokens = languages, longest, limits["batch_tokens"]
+        if getattr(languages.tokenizer, "separate_vocabs", False):
             raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
         where = {"device": "cuda", "device_index": device.index or 0} if device.type == "cuda" else {"device": "cpu"}
         try:
@@ -251,42 +259,22 @@ class _CTranslate2Teacher:
                 self.translator = ctranslate2.Translator(name, **options)
         except RuntimeError as error:
             raise UserError(f"{name}: {CONVERTED} cannot be read: {error}") from error
-        self.languages = LanguageTokens(name, self.tokenizer, languages)
         self.settings = {"beam_size": max(n_best, 2), "num_hypotheses": n_best, "max_decoding_length": max_new_tokens}
         self.settings |= {"return_end_token": True, "max_input_length": 0}
 
     def __call__(self, sentences: Sequence[str]) -> list[list[str]]:
-        rows = _tokenized(self.tokenizer, self.languages.prefix, sentences, self.longest)
+        rows = self.languages.tokenized(sentences, self.longest)
         places = [place for place, row in enumerate(rows) if row]
-        target = self.languages.target
+        tokenizer, target = self.languages.tokenizer, self.languages.target
         made = self.translator.translate_batch(
-            [self.tokenizer.convert_ids_to_tokens(rows[place]) for place in places],
+            [tokenizer.convert_ids_to_tokens(rows[place]) for place in places],
             None if target is None else [[target]] * len(places),
             max_batch_size=max(1, self.batch_tokens // 4),  # each thread has a batch
             batch_type="tokens",
             **self.settings,
         )
-        found, end = [[""]] * len(rows), self.tokenizer.eos_token
+        found, end = [[""]] * len(rows), tokenizer.eos_token
         for place, result in zip(places, made, strict=True):
             ended = [row for row in result.hypotheses if row and row[-1] == end]
-            rows_of_ids = list(map(self.tokenizer.convert_tokens_to_ids, ended))
-            found[place] = self.languages.decoded(self.tokenizer, rows_of_ids)
+            found[place] = self.languages.decoded(list(map(tokenizer.convert_tokens_to_ids, ended)))
         return found
-
-
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    with loading(name, "tokenizer"):
-        return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
-
-
-def _tokenized(
-    tokenizer: PreTrainedTokenizerBase, prefix: str, sentences: Sequence[str], longest: int
-) -> list[list[int]]:
-    """The token ids of each sentence; none for an empty one, or one of more than `longest` tokens."""
-    rows = tokenizer([prefix + text for text in sentences], truncation=False, verbose=False).input_ids
-    return [row if text.strip() and len(row) <= longest else [] for text, row in zip(sentences, rows, strict=True)]
-
-
-def _end_tokens(model: Any) -> set[int]:
-    end = model.generation_config.eos_token_id
-    return set(end) if isinstance(end, list) else {end}

@@ -53,8 +53,9 @@ class WorkFolder:
         if changed := [what for what in identity if before.get(what) != identity[what]]:
             raise UserError(f"{self.path} was started with other {', '.join(changed)}; {advice}")
 
-    def start(self, identity: dict[str, Any], write: Callable[[], None] = lambda: None) -> None:
-        """Create and lock the folder; if it is new, write into it, and then record what it was started with."""
+    def start(self, identity: dict[str, Any], advice: str, write: Callable[[], None] = lambda: None) -> None:
+        """Check, create and lock the folder; if it is new, write into it, then record what it was started with."""
+        self.check(identity, advice)
         self._folder.lock()
         if not self._identity.exists():
             write()

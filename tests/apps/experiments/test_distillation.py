@@ -10,8 +10,7 @@ import pytest
 import torch
 import yaml
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from conftest import Killed, equal_weights, few_sentences, kill_at_update, quick_run
+from conftest import Killed, equal_weights, few_sentences, forget_accelerator, kill_at_update, quick_run
 from safetensors.torch import load_file, save_file
 from train_on_processes import no_picture
 from typer.testing import CliRunner
@@ -63,8 +62,7 @@ def run(tmp_path_factory) -> Path:
 
 def distilled(teacher: Path | str, output: Path, *overrides: str, **options) -> Path:
     """Run the command in this process."""
-    for state in (AcceleratorState, PartialState, GradientState):
-        state._shared_state.clear()
+    forget_accelerator()
     with patch.object(curves, "plot_curves", no_picture):
         distill.main(str(teacher), [*SHORT, *SMALL, *overrides], output=output, **GIVEN | options)
     return output
@@ -229,8 +227,7 @@ def test_the_card_names_the_teachers_and_claims_no_license(run, uninterrupted, t
 
 
 def error_line(*arguments) -> str:
-    for state in (AcceleratorState, PartialState, GradientState):
-        state._shared_state.clear()
+    forget_accelerator()
     result = CliRunner().invoke(app, ["distill", *map(str, arguments)])
     assert result.exit_code == 2, result.output
     return result.stderr.splitlines()[-1]
