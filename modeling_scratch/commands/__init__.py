@@ -19,7 +19,7 @@ COMMANDS = {
     "convert": "Convert from and to Marian and PyTorch, and to CTranslate2.",
     "export": "Export a model as a web page or for transformers.js.",
     "figures": "Draw curves, attention, positions and the architecture.",
-    "corpus": "Write the embedded corpus to text files.",
+    "corpus": "Make files of training pairs, and look at them.",
     "recipes": "List the recipes that come with this package.",
 }
 

@@ -1,4 +1,4 @@
-"""`scratch corpus`: write the embedded corpus to text files."""
+"""`scratch corpus`: make files of training pairs, and look at them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +9,18 @@ from ..data.corpus import write_corpus
 from ..errors import UserError
 from .cli import one_line_errors, report
 
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Make files of training pairs."
+)
 
-def main(
+
+@app.callback()
+def _group() -> None:
+    """Has the commands below named even while there is one."""
+
+
+@app.command("embedded")
+def embedded_command(
     folder: Annotated[Path, typer.Argument(help="a new or empty folder, for train.en, train.de, and so on")],
     train_size: Annotated[int, typer.Option(min=1, help="training pairs")] = 24000,
     seed: Annotated[int, typer.Option(min=0)] = 0,

@@ -32,13 +32,12 @@ COMMANDS = {
     "hub_upload.py": upload.main,
     "translate": translate.main,
     "compare": compare.main,
-    "corpus": corpus.main,
     "distill": distill.main,
     "evaluate": evaluate.main,
     "improve": improve.main,
     "serve": serve.main,
 }
-GROUPS = {"convert": convert.app, "figures": figures.app}
+GROUPS = {"convert": convert.app, "corpus": corpus.app, "figures": figures.app}
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"

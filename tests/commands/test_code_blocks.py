@@ -124,7 +124,7 @@ def test_the_code_of_a_page_runs(page, things, tmp_path, monkeypatch):
     if page.stem == "sequences":
         shutil.rmtree("runs/dates")  # which the page makes
     if page.stem == "symptoms":
-        shell("scratch corpus my-text", folder, things)
+        shell("scratch corpus embedded my-text", folder, things)
     if page.stem == "tutorials":
         shutil.copytree("runs/embedded", "mine")
     if page.stem == "improve":  # whose files are in folders of these names

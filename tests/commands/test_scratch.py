@@ -78,7 +78,7 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path):
     """The help has an ellipsis, and folders may have any name."""
     command = ["-m", "modeling_scratch"]
     locale = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
-    done = run_command(*command, "corpus", str(tmp_path / "日"), "--train-size", "9", **locale)
+    done = run_command(*command, "corpus", "embedded", str(tmp_path / "日"), "--train-size", "9", **locale)
     assert done.returncode == 0, done.stderr
     assert "\\u65e5/train.en" in done.stdout
     done = run_command(*command, "serve", "--help", **locale)
@@ -104,7 +104,7 @@ def test_standard_output_may_be_any_object():
 def test_recipes_are_found_by_name(config, tmp_path):
     (tmp_path / "embedded").mkdir()  # a folder of that name is not the recipe
     if config == "own-text":
-        scratch("corpus", "my-text", "--train-size", "300")
+        scratch("corpus", "embedded", "my-text", "--train-size", "300")
     small = ["tokenizer.vocab_size=400", "data.embedded_size=300", "model.overrides={d_model: 32, encoder_layers: 1}"]
     output = scratch("train", "--config", config, *small, "optimization.max_epochs=1", "--dry-run", "--processes", "2")
     assert "per process (2)" in output
