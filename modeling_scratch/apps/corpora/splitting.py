@@ -105,8 +105,8 @@ def _rows(pairs: Path, source: str, column: str) -> Iterator[dict[Any, Any]]:
 
 
 def _file_of(origin: str) -> str:
-    """memory.tmx for memory.tmx#17."""
-    return origin.rpartition("#")[0] or origin
+    """memory.tmx for memory.tmx#17. The first "#" counts, since a place may have others."""
+    return origin.partition("#")[0]
 
 
 def _hash(text: str) -> int:

@@ -21,7 +21,7 @@ def pairs(tmp_path):
             for row in range(chosen.randint(1, 60)):
                 shared = f"Open {chosen.randrange(30)}"
                 source = chosen.choice([shared, shared.upper() + " "]) if chosen.random() < 0.3 else f"{number} {row} é"
-                origin = f"package-{number}/a#b.mo#{row}"
+                origin = f"package-{number}/a.mo#{row}#{row}"
                 file.write(json.dumps({"en": source, "de": f"so: {source}", "origin": origin, "more": 1}) + "\n")
     return path
 
@@ -34,7 +34,7 @@ def test_files_are_held_out_whole_and_share_no_source(pairs, tmp_path):
     split = split_corpus(pairs, tmp_path / "out", "en", "origin", validation=100, test=200)
     rows = {name: read(tmp_path / "out" / f"{name}.jsonl") for name in split.pairs}
     assert split.pairs == {name: len(found) for name, found in rows.items()}
-    files = {name: {row["origin"].rpartition("#")[0] for row in found} for name, found in rows.items()}
+    files = {name: {row["origin"].partition("#")[0] for row in found} for name, found in rows.items()}
     plain = {name: {row["en"].strip().lower() for row in found} for name, found in rows.items()}
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
         assert not files[one] & files[other]
