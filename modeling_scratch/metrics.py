@@ -699,6 +699,17 @@ def describe_confidence(record: dict[str, Any]) -> list[str]:
     return [f"doubtful: {100 * found['doubtful']:.1f} %; {title} of those with the highest confidence: {kept}"]
 
 
+def describe_noise(record: dict[str, Any]) -> list[str]:
+    """A line for each kind of noise with which a record has scores, and what they differ from those without; [] if none."""
+    return [
+        f"{name}: "
+        + ", ".join(
+            f"{title_of(key)} {scores[key]:.2f} ({change:+.2f})" for key, change in scores["differences"].items()
+        )
+        for name, scores in record.get("noise", {}).items()
+    ]
+
+
 def describe_score(record: dict[str, Any], key: str) -> str:
     """A record's score, such as "38.23 ± 0.91"; without the interval if the record has none."""
     interval = record.get(f"{key}_interval")

@@ -94,7 +94,7 @@ def _cells(run: "RunSummary") -> dict[str, str]:
         for test_set, record in run.scores.items()
         for key in scores_in(record)
     }
-    return counts | scores
+    return counts | scores | {name: format(score, ".2f") for name, score in run.noise_scores().items()}
 
 
 def _mean(name: str, mean: float, deviation: float) -> str:

@@ -29,6 +29,9 @@ def main(
     curve: Annotated[
         Path | None, typer.Option(help="draw to this PNG file how the score grows if doubtful outputs are left out")
     ] = None,
+    noise: Annotated[
+        bool, typer.Option("--noise", help="also score it on sources with typing errors, in capitals, and so on")
+    ] = False,
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -59,7 +62,7 @@ def main(
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]
         path = find_recipe(config) if config is not None else recipe_of_model(model)
-        recipe = load_recipe(path, overrides)
+        recipe = load_recipe(path, [*overrides, *(["evaluation.noise=true"] if noise else [])])
         named = {override.partition("=")[0] for override in overrides}
         if "evaluation" in named:
             raise UserError("evaluation=...: name single keys, such as evaluation.num_beams=4")
@@ -107,11 +110,13 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:
-    from ..metrics import METRICS, describe_confidence, describe_heads, describe_score
+    from ..metrics import METRICS, describe_confidence, describe_heads, describe_noise, describe_score
 
     lines = [
         f"  {metric.title} {describe_score(scores, key)}  ({scores[f'{key}_signature']})"
         for key, metric in METRICS.items()
         if key in scores
     ]
-    return lines + [f"  {line}" for line in (*describe_heads(scores), *describe_confidence(scores))]
+    return lines + [
+        f"  {line}" for line in (*describe_heads(scores), *describe_confidence(scores), *describe_noise(scores))
+    ]

@@ -77,12 +77,12 @@ class Copies:
                 edge, (span, other) = drawn.randrange(2), drawn.choice(beside)
                 link = (span[edge], span[edge]), (other[edge], other[edge])
             elif drawn.random() < _PHRASES:
-                link = self._phrase(source, target, link)
+                link = self.phrase(source, target, link)
             if not any(_overlap(*spans) for other in chosen for spans in zip(link, other, strict=True)):
                 chosen.append(link)
         return chosen
 
-    def _phrase(self, source: str, target: str, link: tuple[Span, Span]) -> tuple[Span, Span]:
+    def phrase(self, source: str, target: str, link: tuple[Span, Span]) -> tuple[Span, Span]:
         """A link of two words, together with the words before them on both sides while these are linked, one by one."""
         (start, end), (target_start, target_end) = link
         before = (word_spans(text[:place]) for text, place in ((source, start), (target, target_start)))

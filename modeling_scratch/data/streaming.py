@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from ..errors import ProcessError, UserError, as_user_error
 from ..files import read_json
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
-from .augmentation import Augmenter, make_augmenter
+from .augmentation import Augmenter
 from .batches import BatchShare, Collator, EpochBatches, counted_share, plan_batches, worker_options
 from .sources import source_of
 from .tokenizer import MANY_DROPPED, PairTokenizer
@@ -195,6 +195,7 @@ class StreamBatches:
 
     Args:
         readers: the number of readers of a resumed run; None: a new run.
+        augment: see `StreamReader`.
     """
 
     def __init__(
@@ -205,8 +206,9 @@ class StreamBatches:
         collate: Collator,
         accelerator: Accelerator,
         readers: int | None = None,
+        augment: Augmenter | None = None,
     ):
-        self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
+        self.stream, self.tokenizer, self.recipe, self.augment = stream, tokenizer, recipe, augment
         self.revision = stream.revision
         self.collate, self.accelerator = collate, accelerator
         self._warned = False
@@ -268,7 +270,7 @@ class StreamBatches:
             reader,
             self.readers,
             self.positions[reader],
-            make_augmenter(recipe.data.augment, recipe.seed),
+            self.augment,
         )
         return DataLoader(
             pairs,

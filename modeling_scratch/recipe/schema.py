@@ -251,6 +251,8 @@ class DataSection(Section):
             _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.augment and any(entry.tag for entry in self.mix):
             raise ValueError("data.augment would change the tags of data.mix; use one of them")
+        if "join_sentences" in self.augment and any(part.feature_columns for part in (self, *self.mix)):
+            raise ValueError("data.augment: join_sentences would join pairs of different features; leave it out")
         if self.weight != 1 and not self.mix:
             raise ValueError("data.weight: without data.mix, an epoch has each pair once")
         if self.streaming and self.mix:
@@ -471,6 +473,10 @@ class EvaluationSection(Section):
         False,
         description="choose the final model's alignment_heads, and score its word alignments; for data with gold "
         "links, such as the embedded corpus",
+    )
+    noise: bool = Field(
+        False,
+        description="also score the final model on sources as people type them: with mistakes, in capitals, and so on",
     )
     patience: int | None = Field(None, ge=1, description="stop after n evaluations without a better one")
     validation_beams: int = Field(1, ge=1, le=1000, description="beams during training; the final scores use num_beams")

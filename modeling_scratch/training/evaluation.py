@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from datasets import Dataset
 
 from ..data.batches import PairCollator, make_loader, plan_batches
 from ..data.tokenizer import pair_lengths, texts
@@ -150,10 +151,16 @@ def translate_split(
     run: Run, split: str, confidence: Confidence | None = None, **options
 ) -> tuple[list[str], dict[str, Any]]:
     """Translations of a split, and their scores; `options` of `translate_and_score`."""
+    return translate_pairs(run, run.data.pairs[split], split, confidence, **options)
+
+
+def translate_pairs(
+    run: Run, pairs: Dataset, split: str, confidence: Confidence | None = None, **options
+) -> tuple[list[str], dict[str, Any]]:
+    """As `translate_split`, of pairs of a split that may have been changed."""
     translator = Translator(run.model, *run.data.tokenizers, confidence)
     advice = advice_to_halve(run.recipe.evaluation)
     explained = advising_on_memory(run.accelerator, f"decoding the {split} split", advice)
-    pairs = run.data.pairs[split]
     return translate_and_score(run.recipe, translator, pairs, run.accelerator, explained, stop=run.stop, **options)
 
 

@@ -29,9 +29,9 @@ from ..run.records import BEFORE, RECIPE, TRANSLATIONS, finally_scored, read_met
 from ..run.run import Run
 from ..run.sharding import load_whole_weights
 from .calibration import calibrate
-from .evaluation import translate_split, validation_loss
+from .evaluation import translate_pairs, translate_split, validation_loss
 from .preparation import gold_links_of
-from .scoring import alignment_scores, evaluating
+from .scoring import alignment_scores, evaluating, noise_scores
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,15 @@ def final_scores(run: Run, split: str, confidence: Confidence | None) -> tuple[l
     logger.info(f"scoring the final weights on the {len(pairs):,} pairs of the {split} split")
     translations, scores = translate_split(run, split, confidence)
     with evaluating(run.model, run.accelerator):
-        scores |= alignment_scores(recipe, Translator(run.model, *run.data.tokenizers), split, pairs)
+        translator = Translator(run.model, *run.data.tokenizers)
+        scores |= alignment_scores(recipe, translator, split, pairs)
+    if recipe.evaluation.noise:
+        logger.info(f"scoring them on the {split} split with noise")
+
+        def scores_of(noisy: Dataset) -> dict[str, Any]:
+            return translate_pairs(run, noisy, split, final=False)[1]
+
+        scores |= noise_scores(recipe, translator, pairs, translations, run.accelerator, scores_of)
     named = {"split": "test", "name": split} if split in recipe.data.test_sets else {"split": split}
     return translations, {**named, "final": True, "num_beams": recipe.evaluation.num_beams, **scores}
 

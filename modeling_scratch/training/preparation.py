@@ -55,7 +55,7 @@ BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
 _SHAPES = 16
-_SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are counted
+_SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are counted, and which are joined to others
 _COUNTED = 5_000  # pairs of these, of which those are counted that have words to copy
 _FEW_KEPT = 0.05  # if a smaller share of pairs has kept words on both sides, words that translate each other are copied
 _LEARNED = 0.01  # if a smaller share of pairs has reserved characters, a model does not learn to copy them
@@ -112,6 +112,10 @@ def prepare(
         cleans_sources=before is None or before.clean_sources,  # a resumed run keeps the tokens that it began with
         copies=copies,
     )
+    augment = main_first(
+        accelerator,
+        lambda: make_augmenter(data.augment, recipe.seed, data.languages, lambda: some_pairs(train_pairs, recipe.seed)),
+    )
     unchanged = replace(tokenizer, copies=copies and Copies(copies.seed, {}))  # but for kept words
 
     def tokenized(split: str) -> Dataset:
@@ -121,10 +125,10 @@ def prepare(
     collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id)
     if stream is not None:
         readers = before.position["readers"] if before else readers
-        batches: GlobalBatches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
+        batches: GlobalBatches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers, augment)
     else:
         weights = np.asarray(pairs["train"]["weight"][:]) if data.mix else None
-        train, augment = tokenized("train"), make_augmenter(data.augment, recipe.seed)
+        train = tokenized("train")
         augmented = AugmentedPairs(pairs["train"], train, tokenizer, augment) if augment else None
         batches = EpochBatches(train, recipe, collate, accelerator, weights, augmented)
         # For a warning by `scratch translate`; Transformers saves settings of any name.
@@ -284,7 +288,7 @@ def _check_features(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, name: st
 
 
 def some_pairs(train: Dataset | PairStream, seed: int) -> list[tuple[str, str]]:
-    """Sources and targets of training pairs, of which kept words, copied words and sentences are counted."""
+    """Sources and targets of training pairs: to count kept words, copied words and sentences, and for augmentation."""
     batches = sample_pairs(train, _SAMPLED, seed)
     return [pair for batch in batches for pair in zip(batch[SOURCE], batch[TARGET], strict=True)]
 

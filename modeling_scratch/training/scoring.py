@@ -17,6 +17,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
+from ..data.augmentation import NOISES, make_augmenter
 from ..data.sources import load_split, sources_of
 from ..data.tokenizer import features_of, texts
 from ..errors import Stopped, UserError, as_user_error
@@ -31,11 +32,12 @@ from ..model.confidence import DOUBTFUL
 from ..model.configuration_scratch import ScratchConfig
 from ..model.text import has_whole_symbols
 from ..model.translations import Batch, Translations, best_texts
-from ..recipe.schema import DataSection, EvaluationSection, Recipe
+from ..recipe.schema import SOURCE, TARGET, DataSection, EvaluationSection, Recipe
 from ..run.processes import StopDecoding, StopRequest, main_first, on_main
 from ..run.sharding import is_sharded
 from .preparation import check_metrics, gold_links_of
 
+_NOISE_SEED = 0
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 
@@ -72,6 +74,13 @@ def score_model(
         translations, scores = translate_and_score(recipe, translator, pairs, accelerator, explained, **given)
         with evaluating(translator.model, accelerator):
             scores |= alignment_scores(recipe, translator, split, pairs)
+        if recipe.evaluation.noise:
+
+            def scores_of(noisy: Dataset, split=split, given=given) -> dict[str, Any]:
+                explained = as_user_error(f"{' + '.join(names)}, the {split} split with noise: ", ValueError)
+                return translate_and_score(recipe, translator, noisy, accelerator, explained, False, **given)[1]
+
+            scores |= noise_scores(recipe, translator, pairs, translations, accelerator, scores_of)
         results[split] = {"translations": translations, **scores}
     return results
 
@@ -143,29 +152,10 @@ def translate_and_score(
             translations = engine.translate(sources, **options)
     outputs = [[translation.text for translation in row] for row in translations]
 
-    def score_of(keys: list[str], places: Sequence[int], references: Sequence, final: bool) -> dict[str, Any]:
-        return score(
-            [sources[place] for place in places],
-            [outputs[place] for place in places],
-            references,
-            final,
-            metrics=keys,
-            language=recipe.data.names[1],
-            canonical=section.canonical,
-            single_spaces=_joins_with_spaces(translator.target_tokenizer),
-        )
-
-    def scores_of_all() -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for by_pair in (True, False):
-            own = [key for key in keys if METRICS[key].by_pair == by_pair]
-            places, grouped = items_to_score(recipe.data, pairs, by_pair)
-            scores = score_of(own, places, grouped, final) if own else {}
-            end = (GROUPED if len(places) < len(sources) else "") + (SPLIT if translator.rules.splits_lines else "")
-            found |= {name: f"{value}{end}" if name.endswith("_signature") else value for name, value in scores.items()}
-        return found
-
-    found = {"sentences": len(sources), **on_main(accelerator, scores_of_all)}
+    found = {
+        "sentences": len(sources),
+        **on_main(accelerator, lambda: score_outputs(recipe, translator, pairs, outputs, final)),
+    }
     if translator.confidence is not None:
         # Of the translators' metrics, chrF says most about few sentences.
         key = "chrf" if "chrf" in keys else keys[0]
@@ -173,13 +163,101 @@ def translate_and_score(
 
         def score_of_kept(kept: list[int]) -> Any:
             chosen = [places[item] for item in kept], [grouped[item] for item in kept]
-            return score_of([key], *chosen, final=False)[key]
+            return _scores_at(recipe, translator, pairs, outputs, [key], *chosen, final=False)[key]
 
         numbers = [1.0 if row[0].confidence is None else row[0].confidence for row in translations]
         doubtful = sum(number < DOUBTFUL for number in numbers) / len(numbers)
         kept = on_main(accelerator, lambda: kept_curve([numbers[place] for place in places], score_of_kept))
         found["confidence"] = {"doubtful": doubtful, "metric": key, "kept": kept}
     return best_texts(translations), found
+
+
+def score_outputs(
+    recipe: Recipe, translator: Translator, pairs: Dataset, outputs: Sequence[Sequence[str]], final: bool
+) -> dict[str, Any]:
+    """
+    The scores of what a translator has written for pairs, by a recipe's evaluation section.
+
+    Args:
+        outputs: of each pair, best first.
+        final: as for `metrics.score`.
+    """
+    found: dict[str, Any] = {}
+    for by_pair in (True, False):
+        own = [key for key in recipe.evaluation.scored(final) if METRICS[key].by_pair == by_pair]
+        places, grouped = items_to_score(recipe.data, pairs, by_pair)
+        scores = _scores_at(recipe, translator, pairs, outputs, own, places, grouped, final) if own else {}
+        end = (GROUPED if len(places) < len(outputs) else "") + (SPLIT if translator.rules.splits_lines else "")
+        found |= {name: f"{value}{end}" if name.endswith("_signature") else value for name, value in scores.items()}
+    return found
+
+
+def _scores_at(
+    recipe: Recipe,
+    translator: Translator,
+    pairs: Dataset,
+    outputs: Sequence[Sequence[str]],
+    keys: list[str],
+    places: Sequence[int],
+    references: Sequence,
+    final: bool,
+) -> dict[str, Any]:
+    """The metrics `keys` of the outputs for the pairs at some places, each with its references."""
+    sources = texts(pairs)[0]
+    return score(
+        [sources[place] for place in places],
+        [outputs[place] for place in places],
+        references,
+        final,
+        metrics=keys,
+        language=recipe.data.names[1],
+        canonical=recipe.evaluation.canonical,
+        single_spaces=_joins_with_spaces(translator.target_tokenizer),
+    )
+
+
+def noise_scores(
+    recipe: Recipe,
+    translator: Translator,
+    pairs: Dataset,
+    translations: list[str],
+    accelerator: Accelerator,
+    scores_of: Callable[[Dataset], dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """
+    Scores on sources with noise: on pairs that each function of `NOISES` has changed, always in the same way. A
+    function that changes the targets too, such as to capitals, changes the references.
+
+    Args:
+        translations: of the pairs as they are.
+        scores_of: translates pairs and scores them by the metrics of every evaluation.
+
+    Returns:
+        `noise`: for each function the scores of best outputs and, in `differences`, how far they are above those of
+        the clean translations with the same changes. A function that changes no source, such as missing accents in
+        English, is left out.
+    """
+    columns = {name: pairs[name][:] for name in pairs.column_names}
+    found: dict[str, Any] = {}
+    for name in NOISES:
+
+        def noisy(targets: Sequence[str], name=name) -> Dataset:
+            sample = list(zip(columns[SOURCE], targets, strict=True))
+            change = make_augmenter({name: 1.0}, _NOISE_SEED, recipe.data.languages, lambda: sample)
+            assert change is not None
+            return Dataset.from_dict(change({**columns, TARGET: targets}, [(row,) for row in range(len(targets))]))
+
+        changed = noisy(columns[TARGET])
+        if changed[SOURCE][:] == columns[SOURCE]:
+            continue
+        scores = scores_of(changed)
+        outputs = [[text] for text in noisy(translations)[TARGET]]
+        score_clean = partial(score_outputs, recipe, translator, changed, outputs, final=False)
+        clean = on_main(accelerator, score_clean)
+        keys = [key for key in METRICS if key in scores and METRICS[key].top is None]
+        found[name] = {key: scores[key] for key in keys}
+        found[name]["differences"] = {key: scores[key] - clean[key] for key in keys}
+    return {"noise": found}
 
 
 def items_to_score(data: DataSection, pairs: Dataset, by_pair: bool) -> tuple[Sequence[int], Sequence]:

@@ -41,7 +41,17 @@ class RunSummary:
         counts = {"updates": self.updates, "minutes": self.minutes}
         counts |= {"target tokens": self.target_tokens, "parameters": self.parameters}
         scores = {column(name, key): record[key] for name, record in self.scores.items() for key in scores_in(record)}
+        scores |= self.noise_scores()
         return {name: value for name, value in (counts | scores).items() if value is not None}
+
+    def noise_scores(self) -> dict[str, float]:
+        """{column title: score}, by the first metric, of the kinds of noise on which the run was scored."""
+        return {
+            f"{column(name, key)}, {kind}": noisy[key]
+            for name, record in self.scores.items()
+            for kind, noisy in record.get("noise", {}).items()
+            for key in scores_in(noisy)[:1]
+        }
 
 
 @dataclass
