@@ -700,7 +700,7 @@ def describe_confidence(record: dict[str, Any]) -> list[str]:
 
 
 def describe_noise(record: dict[str, Any]) -> list[str]:
-    """A line for each kind of noise with which a record has scores, and what they differ from those without; [] if none."""
+    """A line for each kind of noise of a record: scores, and their differences from those without it; [] if none."""
     return [
         f"{name}: "
         + ", ".join(
