@@ -44,9 +44,12 @@ _TOKENS_OF_SMILES = re.compile(r"\[[^\]]+\]|Br|Cl|%\d\d|.")
 
 _DOTTED = {"az", "tr"}  # languages with i and \u0130, and \u0131 and I
 _FIRST_LETTER = re.compile(r"(?<!\S)([^\w\s]*)([^\W\d_])")
-# Capitals in Greek have no accents: without the dialytika, those of NFD. A word of one letter, eta, keeps its own.
-_GREEK_ACCENTS = re.compile("(?<!\\w)(\u03b7\u0301)(?!\\w)|[\u0300\u0301\u0313\u0314\u0342]")
-_GREEK_HIATUS = re.compile("([\u03b1\u03b5\u03b7\u03bf]\u0301)([\u03b9\u03c5])(?![\u0301\u0308])")
+# In NFD: Greek capitals have no accents but the dialytika, also where only it now tells two vowels from a diphthong.
+# The word that is one eta keeps its accent.
+_GREEK_ACCENTS = re.compile(
+    "(?<!\\w)(\u03b7\u0301)(?!\\w)|(?:(?<=[\u0391-\u03c9])|(?<=\u0308))[\u0300\u0301\u0313\u0314\u0342]+"
+)
+_GREEK_HIATUS = re.compile("([\u03b1\u03b5\u03b7\u03b9\u03bf\u03c5\u03c9]\u0301[\u03b9\u03c5])(?!\u0308)")
 
 
 def lower_case(source: str, target: str, random: np.random.Generator, languages: Languages = _NONE) -> tuple[str, str]:
@@ -88,7 +91,7 @@ def _upper(text: str, language: str) -> str:
         text = text.replace("i", "\u0130")
     if base == "el":
         text = unicodedata.normalize("NFD", text.lower())
-        text = _GREEK_HIATUS.sub("\\1\\2\u0308", text)
+        text = _GREEK_HIATUS.sub("\\1\u0308", text)
         text = unicodedata.normalize("NFC", _GREEK_ACCENTS.sub(lambda match: match[1] or "", text))
     return text.upper()
 

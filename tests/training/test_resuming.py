@@ -55,7 +55,8 @@ def test_drawn_pairs_are_evaluated_at_the_end_of_each_epoch(tmp_path):
     assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 
-CHANGED = ["data.augment={lower_case: 0.5, drop_final_punctuation: 0.5}", "optimization.max_steps=12"]
+OFTEN = "lower_case: 0.5, drop_final_punctuation: 0.5, misspell: 0.5, join_sentences: 0.2, cut_phrase: 0.2"
+CHANGED = [f"data.augment={{{OFTEN}}}", "optimization.max_steps=12"]
 MIXED = "data.mix=[{name: embedded, weight: 0.5}]"
 DRAWN = [*CHANGED, *few_sentences(60), MIXED, "data.embedded_size=60", "optimization.optimizer=muon"]
 STREAM = [*CHANGED, "data.streaming=true", "data.shuffle_buffer=100"]
