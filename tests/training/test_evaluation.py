@@ -4,17 +4,20 @@ import copy
 import re
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import pytest
 import sacrebleu
 import torch
 from accelerate import Accelerator
-from conftest import SHALLOW, SMALL_MODEL, few_sentences
+from conftest import SHALLOW, SMALL_MODEL, few_sentences, quick_run, read_metrics
 from datasets import Dataset
+from sacrebleu.metrics import CHRF
 from translators import best, widened
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate
+from modeling_scratch.data.augmentation import NOISES
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.inference.translate import Translator
@@ -77,6 +80,34 @@ def test_scratch_evaluate_follows_overrides(trained, tmp_path, capsys):
     whole, one_token, smaller_batches = scores
     # A model that has learned so little may have the higher score for its first token alone.
     assert one_token != whole == smaller_batches
+
+
+def test_noise_costs_what_scores_on_changed_files_differ(tmp_path, capsys):
+    """In a run's record, by `scratch evaluate`, and of files with sources in lower case or both sides in capitals."""
+    run = quick_run(tmp_path / "run", "evaluation.noise=true", "evaluation.metrics=[chrf]", "evaluation.metric=chrf")
+    (record,) = read_metrics(run, "test")
+    noise = record["noise"]
+    assert list(noise) == [name for name in NOISES if name != "drop_accents"]  # English has none
+    evaluate.main(str(run), ["evaluation.noise=false"], noise=True)
+    lines = capsys.readouterr().out.splitlines()
+    for name, scores in noise.items():
+        assert f"  {name}: chrF {scores['chrf']:.2f} ({scores['differences']['chrf']:+.2f})" in lines
+    sides = [
+        Path(f"{few_sentences()[2].partition('=')[2]}.{name}").read_text(encoding="utf-8") for name in ("en", "de")
+    ]
+    clean = (run / "translations" / "test.txt").read_text(encoding="utf-8").splitlines()
+    chrf = CHRF()
+    for name, changes, own in (
+        ("lower_case", (str.lower, str), clean),
+        ("upper_case", (str.upper, str.upper), [text.upper() for text in clean]),
+    ):
+        for ending, text, change in zip(("en", "de"), sides, changes, strict=True):
+            (tmp_path / f"{name}.{ending}").write_text(change(text), encoding="utf-8")
+        evaluate.main(str(run), [f"data.test_files={tmp_path / name}", "evaluation.noise=false"])
+        score = float(re.search(r"chrF ([0-9.]+)", capsys.readouterr().out)[1])
+        assert noise[name]["chrf"] == pytest.approx(score, abs=0.01)
+        unharmed = chrf.corpus_score(own, [changes[1](sides[1]).splitlines()]).score
+        assert noise[name]["differences"]["chrf"] == pytest.approx(score - unharmed, abs=0.02)
 
 
 def test_scratch_evaluate_scores_several_outputs_of_the_beam(trained, tmp_path, capsys):

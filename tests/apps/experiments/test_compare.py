@@ -121,6 +121,19 @@ def test_unfinished_runs_are_shown_with_their_scores_so_far(make):
     assert [Path(run["name"]).parts[-2:] for run in unfinished[:2]] == [("d", "x"), ("e", "x")]
 
 
+def test_scores_with_noise_are_further_columns_of_the_runs_that_have_them(make):
+    runs = [make("a", seed=1), make("b", seed=2), make("c", precision="float32")]
+    for run, bleu in zip(runs[:2], (20.0, 30.0), strict=True):
+        *others, final = read_metrics(run)
+        final["noise"] = {"misspell": {"bleu": bleu, "chrf": 1.0, "differences": {"bleu": -5.0, "chrf": -4.0}}}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (*others, final)))
+    lines = [line for line in compare(*runs).splitlines() if line.startswith("|")][:6]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    place = rows[0].index("test BLEU, misspell")
+    assert [row[place] for row in rows[2:]] == ["20.00", "30.00", "", "25.00 (sd 7.07)"]
+    assert not any("chrF, misspell" in title for title in rows[0])
+
+
 # -- recipes -----------------------------------------------------------------------------------------------------------
 
 
