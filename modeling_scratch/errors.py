@@ -55,6 +55,7 @@ EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctra
 EXTRAS |= {"rdkit": "smiles"}
 EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
 EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2"], "text")
+EXTRAS |= {"openpyxl": "corpora", "pyarrow": "train"}
 EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
 
 

@@ -114,6 +114,27 @@ def is_same_language(first: str, second: str) -> bool:
     return langcodes.tag_distance(codes[0], codes[1]) <= 1 and len(scripts) < 2
 
 
+@cache
+def preference(asked: str, found: str) -> int | None:
+    """
+    How well texts of one language tag serve where another is asked for, best first: 0, the same tag; 1, the language
+    without a region; 2, its most likely region; 3, another region. None: not at all, since it is another language,
+    script or region: en-GB serves for en, and en for en-GB, but not en-US for en-GB.
+    """
+    one, other = _parsed(asked), _parsed(found)
+    if one is None or other is None:
+        return 0 if asked.lower() == found.lower() else None
+    if one == other:
+        return 0
+    wanted, likely = likely_locale(asked), likely_locale(found)
+    is_other_region = None not in (one.territory, other.territory) and one.territory != other.territory
+    if not is_same_language(asked, found) or wanted[1:2] != likely[1:2] or is_other_region:  # type: ignore[index]
+        return None
+    if other.territory is None:
+        return 1
+    return 2 if wanted == likely else 3
+
+
 def is_tag(code: str) -> bool:
     """Whether a text has the form of a language tag, such as en or pt-BR."""
     return re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) is not None

@@ -1,13 +1,18 @@
 """`scratch corpus`: make files of training pairs, and look at them."""
 
+import shlex
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..data.corpus import write_corpus
 from ..errors import UserError
-from .cli import Debug, log_to_terminal, one_line_errors, report
+from .cli import Debug, log_to_terminal, one_line_errors, report, reporting
+
+if TYPE_CHECKING:
+    from ..apps.corpora.corpus_from import Told
 
 _SHOWN = 10  # files that a report names
 
@@ -63,3 +68,101 @@ def split_command(
             lines += [f"held out for {name}: {', '.join(shown)}"] if files else []
         lines.append(f"left out of both: {split.also_elsewhere:,} pairs whose sources are in other files too")
         report("\n".join(lines), f"{folder} is written")
+
+
+@app.command("from")
+def from_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="files, folders and ZIP archives: TMX, XLIFF, SDLXLIFF, MXLIFF, PO, MO, Qt's .ts, XLSX, ODS, CSV, "
+            "TSV, WMT's XML; and pairs of files in one language: JSON, ARB, .properties, .strings, Android's XML, SRT, "
+            "VTT, SGM, text. The two are found by the languages in their names, or named as SOURCE:TARGET"
+        ),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="the file to write; it must not exist")],
+    source_language: Annotated[str, typer.Option(help="such as en; en-US and en-GB serve for it")],
+    target_language: Annotated[str, typer.Option(help="such as de")],
+    inline_tags: Annotated[
+        Literal["drop", "placeholders", "text"],
+        typer.Option(help="what becomes of tags within the texts of TMX and XLIFF: left out, {1}, or their code"),
+    ] = "drop",
+    source_column: Annotated[
+        str | None, typer.Option(help="of tables: a name, or a number if there is no header")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option(help="the same for the target")] = None,
+    debug: Debug = False,
+) -> None:
+    """
+    Make training pairs of translation memories, catalogs, spreadsheets and subtitles: a line of JSON for each, with its
+    origin. What is not translated, not finished or obsolete is skipped and counted.
+    """
+    log_to_terminal(uses_transformers=False)
+    with one_line_errors(debug):
+        from ..apps.corpora.corpus_from import corpus_from
+        from ..apps.corpora.units import Request
+
+        if (source_column is None) != (target_column is None):
+            raise UserError("--source-column and --target-column: give both")
+        columns = None
+        if source_column is not None and target_column is not None:
+            columns = _column(source_column), _column(target_column)
+        request = Request(_tag(source_language), _tag(target_language), inline_tags, columns)
+        with reporting(f"{output} is written") as lines:
+            told, others = corpus_from(files, output, request)
+            if len(told) <= _SHOWN:
+                lines += [f"{name}: {entry}" for name, entry in told.items()]
+            lines += [*others, *_sum(output, list(told.values()), request.source, request.target)]
+
+
+@app.command("from-system")
+def from_system_command(
+    language: Annotated[str, typer.Argument(help="the language of the translations, such as de or pt-BR")],
+    output: Annotated[Path | None, typer.Argument(help="the file to write (default: system-en-LANGUAGE.jsonl)")] = None,
+    debug: Debug = False,
+) -> None:
+    """
+    Make training pairs, from English, of the message catalogs that are installed on this machine. They have the
+    licenses of their packages, which are listed: what you may do with the pairs, and with a model, depends on them.
+    """
+    log_to_terminal(uses_transformers=False)
+    with one_line_errors(debug):
+        from ..apps.corpora.harvest import ENGLISH, corpus_from_system
+
+        language = _tag(language)
+        output = output or Path(f"system-{ENGLISH}-{language}.jsonl")
+        with reporting(f"{output} is written") as lines:
+            told = corpus_from_system(language, output)
+            packages = Counter[tuple[str, str]]()
+            for catalog, entry in told:
+                packages[catalog.package or catalog.origin, catalog.license] += entry.pairs
+            width = max(len(name) for name, _ in packages)
+            lines += [f"{name:{width}} {count:7,}  {license}" for (name, license), count in packages.most_common()]
+            lines += _sum(output, [entry for _, entry in told], ENGLISH, language)
+
+
+def _tag(language: str) -> str:
+    """A language tag. UserError: it is none."""
+    from ..languages import language_code
+
+    tag = language.strip().replace("_", "-")
+    if language_code(tag) is None:
+        raise UserError(f"{language} is not a language; give a code such as en, de or pt-BR")
+    return tag
+
+
+def _column(column: str) -> str | int:
+    return int(column) if column.isdecimal() and int(column) > 0 else column
+
+
+def _sum(output: Path, told: "list[Told]", source: str, target: str) -> list[str]:
+    """The last lines of a report: what was written, and the next command."""
+    from ..apps.corpora.corpus_from import Told
+
+    whole = Told(sum(entry.pairs for entry in told), sum((entry.skipped for entry in told), Counter()))
+    languages = (
+        [] if (source, target) == ("en", "de") else [f"data.source_language={source}", f"data.target_language={target}"]
+    )
+    names = [f"data.train_files={output}", "data.validation_files=null", "data.test_files=null", *languages]
+    train = shlex.join(["scratch", "train", "--config", "own-text", *names])
+    return [f"wrote {output}: {whole}", f"  {train}"]

@@ -117,6 +117,11 @@ def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
     return FORMATS[_kind(path)](path, header)
 
 
+def table_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file, or of any other one as TSV, without a header: the number of the last line, the cells."""
+    return (_csv_rows if _kind(path) == ".csv" else _tsv_rows)(path, False)
+
+
 def _kind(name: Path | str) -> str:
     """The ending of a file's name: .tsv for pairs.tsv and for pairs.tsv.gz."""
     return Path(str(name).removesuffix(".gz")).suffix.lower()

@@ -9,6 +9,7 @@ from ...model.kept_words import KeptWords
 from ..translate.marked_text import Markup, Text, Token
 from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
+from .html import unescape
 from .xml_tree import CDATA, XmlNode, escape_xml, read_xml
 
 _ESCAPE = re.compile(
@@ -25,13 +26,8 @@ def read_android(text: str, kept: KeptWords) -> Document:
     Raises:
         UserError: the text is not in this format.
     """
-    root = read_xml(text).elements[0]
-    if root.local_name != "resources":
-        raise UserError(f"not Android's <resources>, but <{root.local_name}>")
     entries = []
-    for element in _strings(root):
-        if _RESOURCE.fullmatch(text[element.first : element.last]):
-            continue
+    for _, element in _strings(text):
         is_data, quoted = False, False
         for mark, run in groupby(element.parts(_is_whole), lambda part: _mark(text, *part)):
             if mark:
@@ -50,16 +46,37 @@ def read_android(text: str, kept: KeptWords) -> Document:
     return read_entries(text, entries, kept)
 
 
-def _strings(root: XmlNode) -> Iterator[XmlNode]:
+def android_texts(text: str) -> Iterator[tuple[str, str]]:
+    """The strings that `read_android` reads, by name and number or quantity, without tags and escapes."""
+    for name, element in _strings(text):
+        parts, quoted = [], False
+        for mark, run in groupby(element.parts(_is_whole), lambda part: _mark(text, *part)):
+            if mark:
+                continue
+            tokens, quoted = _tokens(text, run, quoted)
+            parts += [token.plain if isinstance(token, Text) else _plain_atom(token) for token in tokens]
+        yield name, "".join(parts)
+
+
+def _plain_atom(token: Markup) -> str:
+    """What markup is in plain text: placeholders in <xliff:g> stay."""
+    return " " if token.kind == "break" else unescape(re.sub("<[^<>]*>", "", token.raw)).strip('"')
+
+
+def _strings(text: str) -> Iterator[tuple[str, XmlNode]]:
+    """The strings, with the name of each and, of an item, its number or quantity: name, name[0], name[one]."""
+    root = read_xml(text).elements[0]
+    if root.local_name != "resources":
+        raise UserError(f"not Android's <resources>, but <{root.local_name}>")
     for resource in root.elements:
         name, items = resource.local_name, [child for child in resource.elements if child.local_name == "item"]
         is_string = name == "string" or (name == "item" and resource.attributes.get("type") == "string")
         found = [resource] if is_string else items if name in ("string-array", "plurals") else []
-        yield from (
-            string
-            for string in found
-            if "false" not in (string.attributes.get("translatable"), resource.attributes.get("translatable"))
-        )
+        for number, string in enumerate(found):
+            is_fixed = "false" in (string.attributes.get("translatable"), resource.attributes.get("translatable"))
+            if not is_fixed and not _RESOURCE.fullmatch(text[string.first : string.last]):
+                place = "" if is_string else f"[{string.attributes.get('quantity', number)}]"
+                yield f"{resource.attributes.get('name', '')}{place}", string
 
 
 def _is_whole(element: XmlNode) -> bool:

@@ -1,9 +1,11 @@
 """Apple's .strings: the values of its keys."""
 
 import re
+from collections.abc import Iterator
 
 from ...errors import UserError
 from ...model.kept_words import KeptWords
+from ..translate.marked_text import Text
 from .catalogs import Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 
@@ -23,17 +25,28 @@ def read_apple(text: str, kept: KeptWords) -> Document:
     Raises:
         UserError: the text is not in this format.
     """
-    entries, at = [], _space(text, 0)
+    entries = [_entry(text, value, kept) for _, value in _strings(text) if value.lastindex]
+    return read_entries(text, entries, kept)
+
+
+def apple_texts(text: str) -> Iterator[tuple[str, str]]:
+    """The keys and values, without escapes. See `read_apple` for the errors."""
+    for strings in _strings(text):
+        key, value = ("".join(part.plain for part in _unescaped(text, string)) for string in strings)
+        yield key, value
+
+
+def _strings(text: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
+    """The keys and values; keys without a value are left out."""
+    at = _space(text, 0)
     while at < len(text):
         key = _expect(text, at, _STRING, "a key")
         at = _space(text, key.end())
         if text.startswith("=", at):
             value = _expect(text, _space(text, at + 1), _STRING, "a value")
             at = _space(text, value.end())
-            if value.lastindex:
-                entries.append(_entry(text, value, kept))
+            yield key, value
         at = _space(text, _expect(text, at, _SEMICOLON, "a semicolon").end())
-    return read_entries(text, entries, kept)
 
 
 def _space(text: str, at: int) -> int:
@@ -47,14 +60,19 @@ def _expect(text: str, at: int, pattern: re.Pattern[str], what: str) -> re.Match
 
 
 def _entry(text: str, value: re.Match[str], kept: KeptWords) -> Entry:
-    start, end = value.span(value.lastindex)
     quote = value[0][0]
+    region = read_message(_unescaped(text, value), kept, lambda sign: f"\\{sign}" if sign in ("\\", quote) else sign)
+    return Entry(*value.span(value.lastindex), region=region)
+
+
+def _unescaped(text: str, string: re.Match[str]) -> list[Text]:
+    """The parts of a string, with or without quotation marks."""
+    if not string.lastindex:
+        return [Text(string[0], string[0])]
     try:
-        texts = unescaped(text[start:end], _ESCAPE, _plain)
+        return unescaped(string[string.lastindex], _ESCAPE, _plain)
     except UserError as error:
-        raise error_at(text, start, str(error)) from None
-    region = read_message(texts, kept, lambda sign: f"\\{sign}" if sign in ("\\", quote) else sign)
-    return Entry(start, end, region=region)
+        raise error_at(text, string.start(string.lastindex), str(error)) from None
 
 
 def _plain(escape: str) -> str:

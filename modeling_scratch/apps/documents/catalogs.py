@@ -115,6 +115,11 @@ def _ordered(written: str, can_number: bool) -> str:
     return _NUMBERED.sub(lambda _: next(in_order)[1], written)
 
 
+def is_program_name(text: str) -> bool:
+    """Whether a text is a name in a program, such as btn-primary or fooBar, and not a placeholder."""
+    return _NAME.fullmatch(text) is not None
+
+
 def error_at(text: str, position: int, problem: str) -> UserError:
     """An error with the number of the line."""
     line = text.count("\n", 0, position) + 1

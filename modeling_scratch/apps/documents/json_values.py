@@ -59,12 +59,7 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
     Raises:
         UserError: the text is not JSON.
     """
-    try:
-        found = json.loads(text, parse_int=str, parse_float=str) if text.strip() else {}
-    except json.JSONDecodeError as error:
-        raise error_at(text, error.pos, f"not valid JSON ({error.msg})") from None
-    except RecursionError:
-        raise UserError("JSON that is nested too deeply") from None
+    found = _parsed(text)
     kind, escape = _kind(found), _escape_all if text.isascii() and "\\u" in text else _escape
 
     def region(start: int, end: int) -> Region:
@@ -98,6 +93,31 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
         elif _has_text(kind, keys):
             entries.append(Entry(start, end, partial(_with_links, text[start:end]), region(start, end)))
     return read_entries(text, entries, kept)
+
+
+def json_texts(text: str) -> Iterator[tuple[str, str]]:
+    """The strings that `read_json_values` reads, by the keys on the way to each: "menu.items[0]"."""
+    found = _parsed(text)
+    kind, left = _kind(found), list[tuple[str, _Keys, Any]]([("", (), found)])
+    while left:
+        path, keys, value = left.pop()
+        if isinstance(value, dict):
+            inner = [(f"{path}.{key}" if path else key, (*keys, key), child) for key, child in value.items()]
+            left += reversed(inner)
+        elif isinstance(value, list):
+            left += reversed([(f"{path}[{number}]", (*keys, None), child) for number, child in enumerate(value)])
+        elif isinstance(value, str) and _has_text(kind, keys[:4] or (None,)):
+            yield path, value
+
+
+def _parsed(text: str) -> Any:
+    """What a file holds, without its numbers."""
+    try:
+        return json.loads(text, parse_int=bool, parse_float=bool) if text.strip() else {}
+    except json.JSONDecodeError as error:
+        raise error_at(text, error.pos, f"not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise UserError("JSON that is nested too deeply") from None
 
 
 def _kind(found: Any) -> str:

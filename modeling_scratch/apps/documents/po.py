@@ -54,7 +54,7 @@ class _Field:
 
 
 @dataclass
-class _Message:
+class PoMessage:
     """
     A message. `start` is where the line of its first field starts, `flag_lines` where its lines of flags do. `is_rest`:
     whether it is reStructuredText.
@@ -103,7 +103,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
     Raises:
         UserError: the text is not in this format, or in another language than the target.
     """
-    messages = list(_messages(text))
+    messages = list(po_messages(text))
     # One message in reStructuredText makes all of them so, since tools shorten some locations and drop others.
     is_rest = any(message.is_rest for message in messages)
     for message in messages:
@@ -124,7 +124,7 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
             made = list(_translations(message, forms, kept, names))
             if made and messages[0].is_header:
                 header = messages[0].fields["msgstr"]
-                check_language(text, header.start, "" if names_source else _language(header), target)
+                check_language(text, header.start, "" if names_source else named_language(header.text), target)
             entries += made
         owners += [number] * (len(entries) - len(owners))
     document = read_entries(text, entries, kept)
@@ -138,9 +138,9 @@ def read_po(text: str, kept: KeptWords, target: str | None) -> Document:
     return Document(document.paragraphs, write)
 
 
-def _messages(text: str) -> Iterator[_Message]:
+def po_messages(text: str) -> Iterator[PoMessage]:
     """The messages of a file, except obsolete ones, which are comments here."""
-    found, last, at = _Message(), None, 0  # `last` is the field that a string continues
+    found, last, at = PoMessage(), None, 0  # `last` is the field that a string continues
     while at < len(text):
         line = _LINE.match(text, at)
         if line is None:
@@ -148,7 +148,7 @@ def _messages(text: str) -> Iterator[_Message]:
         name = line["field"]
         if any(map(_is_translation, found.fields)) and (line["comment"] or name in ("msgctxt", "msgid")):
             yield _checked(found, text, at)
-            found = _Message()
+            found = PoMessage()
         if line["comment"]:
             found.is_rest |= line["comment"][1:2] == ":" and _SPHINX.search(line["comment"]) is not None
             if line["comment"][1:2] in (",", "="):
@@ -175,7 +175,7 @@ def _is_translation(name: str) -> bool:
     return name.startswith("msgstr")
 
 
-def _checked(found: _Message, text: str, end: int) -> _Message:
+def _checked(found: PoMessage, text: str, end: int) -> PoMessage:
     needed = "msgstr[0]" if "msgid_plural" in found.fields else "msgstr"
     if needed not in found.fields:
         raise error_at(text, end - 1, f"there is no {needed} before the end of this line")
@@ -183,7 +183,7 @@ def _checked(found: _Message, text: str, end: int) -> _Message:
 
 
 def _translations(
-    found: _Message, plural_forms: str | None, kept: KeptWords, names: Collection[str]
+    found: PoMessage, plural_forms: str | None, kept: KeptWords, names: Collection[str]
 ) -> Iterator[Entry]:
     """
     Fill the empty translations of a message. If all forms of its plural are empty, it gets as many as the language has.
@@ -234,7 +234,7 @@ def _translations(
 
 
 def _plurals_of(
-    declared: str | None, found: _Message, kept: KeptWords
+    declared: str | None, found: PoMessage, kept: KeptWords
 ) -> tuple[int | None, Callable[[int], _Field | None]]:
     """The number of plural forms, None if unknown, and a function for the source of a form, None if none is right."""
     numbers_of_forms = numbers_of(declared or "")
@@ -252,14 +252,14 @@ def _plurals_of(
     return count_of(declared or ""), field_of
 
 
-def _values(text: str, found: _Message, kept: KeptWords) -> list[str]:
+def _values(text: str, found: PoMessage, kept: KeptWords) -> list[str]:
     """The placeholders of a text that may be the number: those that its flags declare or, without flags, all."""
     if found.languages:
         return [value for placeholders in found.placeholders for value in placeholders.values(text)]
     return [word for start, end in kept.spans(text) if is_value(word := text[start:end])]
 
 
-def _tokens(text: str, found: _Message, kept: KeptWords) -> Iterator[Token]:
+def _tokens(text: str, found: PoMessage, kept: KeptWords) -> Iterator[Token]:
     """A message as text and those placeholders that are not within kept words."""
     matches = [
         match
@@ -295,7 +295,7 @@ def _is_percentage(match: re.Match[str]) -> bool:
     return match.group().startswith("% ") and (is_word or before[-1:].isdigit())
 
 
-def _finished(text: str, source: str, messages: list[_Message], read: set[int], doubtful: set[int]) -> str:
+def _finished(text: str, source: str, messages: list[PoMessage], read: set[int], doubtful: set[int]) -> str:
     """
     Take out translations with wrong placeholders, and with them all other forms that were empty in `messages`. Mark
     doubtful ones. Log how many messages have no translation, and why.
@@ -307,7 +307,7 @@ def _finished(text: str, source: str, messages: list[_Message], read: set[int], 
     """
     parts, done = [], 0
     told, untranslated = dict[tuple[str, str], list[int]](), 0
-    for number, (before, after) in enumerate(zip(messages, _messages(text), strict=True)):
+    for number, (before, after) in enumerate(zip(messages, po_messages(text), strict=True)):
         new = {
             name: form for name, form in after.forms.items() if name not in before.forms or not before.forms[name].text
         }
@@ -339,7 +339,7 @@ def _finished(text: str, source: str, messages: list[_Message], read: set[int], 
     return "".join(parts) + text[done:]
 
 
-def _is_wrong(written: str, message: _Message) -> bool:
+def _is_wrong(written: str, message: PoMessage) -> bool:
     """Whether a form that has a translation has other placeholders, or references of Sphinx, than the message."""
     source, singular = message.fields.get("msgid_plural", message.fields["msgid"]), message.fields["msgid"]
     for placeholders in message.placeholders if written else ():
@@ -368,16 +368,19 @@ def _quoted(text: str, width: int | None) -> str:
     return "\n".join(f'"{line}"' for line in ["", *filter(None, lines)])
 
 
-def _language(header: _Field) -> str:
-    """The tag of the language that a header names: sr-Latn for sr_RS@latin; other modifiers, of dialects, are none."""
-    named = _LANGUAGE.search(header.text)
+def named_language(header: str) -> str:
+    """
+    The tag of the language that the text of a header names: sr-Latn for sr_RS@latin; other modifiers, of dialects, are
+    none.
+    """
+    named = _LANGUAGE.search(header)
     if not named:
         return ""
     script = _SCRIPTS.get((named[2] or "").lower())
     return f"{re.split('[-_]', named[1])[0]}-{script}" if script else named[1]
 
 
-def _names_source(messages: Sequence[_Message], target: str | None) -> bool:
+def _names_source(messages: Sequence[PoMessage], target: str | None) -> bool:
     """
     Whether a catalog without any translation names English, as templates do: the texts of nearly all programs are
     English, as gettext's manual asks. For another language, it is an empty catalog of that language.
@@ -385,10 +388,12 @@ def _names_source(messages: Sequence[_Message], target: str | None) -> bool:
     if target is None or not messages or not messages[0].is_header:
         return False
     is_empty = not any(form.text for message in messages[1:] for form in message.forms.values())
-    return is_empty and base_language(_language(messages[0].fields["msgstr"])) == "en" != base_language(target)
+    return is_empty and base_language(named_language(messages[0].fields["msgstr"].text)) == "en" != base_language(
+        target
+    )
 
 
-def _without_fuzzy(text: str, header: _Message) -> Iterator[Entry]:
+def _without_fuzzy(text: str, header: PoMessage) -> Iterator[Entry]:
     """Take "fuzzy" from the flags of the header, which templates have: Babel skips files with a fuzzy header."""
     for start, end in header.flag_lines:
         others = [flag for flag in map(str.strip, text[start + 2 : end].split(",")) if flag != "fuzzy"]

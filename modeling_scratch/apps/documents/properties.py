@@ -1,17 +1,19 @@
 """Java's .properties: the values of its keys."""
 
 import re
+from collections.abc import Iterator
 
 from ...errors import UserError
 from ...model.kept_words import KeptWords
+from ..translate.marked_text import Text
 from .catalogs import JAVA_LINE_END, SOFT, Entry, error_at, read_entries, read_message, unescaped, utf_16
 from .document import Document
 
 _CONTINUED = r"\\\n[ \t\f]*+"
 _LINE = re.compile(
-    rf"[ \t\f]*+(?:[#!][^\n]*+|(?:[^\\ \t\f\n=:]|\\[^\n]|{_CONTINUED})*+"  # a comment, or a key ...
+    rf"[ \t\f]*+(?:[#!][^\n]*+|(?P<key>(?:[^\\ \t\f\n=:]|\\[^\n]|{_CONTINUED})*+)"  # a comment, or a key ...
     rf"(?:[ \t\f]|{_CONTINUED})*+(?:[=:](?:[ \t\f]|{_CONTINUED})*+)?"  # ... and what separates it from its value
-    r"((?:[^\\\n]|\\(?s:.))*+)\\?)(?:\n|\Z)"
+    r"(?P<value>(?:[^\\\n]|\\(?s:.))*+)\\?)(?:\n|\Z)"
 )
 _ESCAPE = re.compile(
     rf"(?<![ \t\f])[ \t\f]++{_CONTINUED}|{_CONTINUED}"
@@ -29,18 +31,31 @@ def read_properties(text: str, kept: KeptWords) -> Document:
         UserError: a value has an escape that cannot be read.
     """
     escape = _escape_all if text.isascii() else _escape
-    entries, at = [], 0
+    entries = []
+    for line, texts in _values(text):
+        region = read_message(texts, kept, escape, is_java=True, placeholders=JAVA_LINE_END)
+        entries.append(Entry(*line.span("value"), region=region))
+    return read_entries(text, entries, kept)
+
+
+def properties_texts(text: str) -> Iterator[tuple[str, str]]:
+    """The keys and values, without escapes. See `read_properties` for the errors."""
+    for line, texts in _values(text):
+        key = unescaped(line["key"], _ESCAPE, _plain)
+        yield "".join(part.plain for part in key), "".join(part.plain for part in texts).replace(SOFT, " ")
+
+
+def _values(text: str) -> Iterator[tuple[re.Match[str], list[Text]]]:
+    """The lines with a value, and the parts of it."""
+    at = 0
     while at < len(text) and (line := _LINE.match(text, at)):
         at = line.end()
-        if not line[1]:
+        if not line["value"]:
             continue
         try:
-            texts = unescaped(line[1], _ESCAPE, _plain)
+            yield line, unescaped(line["value"], _ESCAPE, _plain)
         except UserError as error:
-            raise error_at(text, line.start(1), str(error)) from None
-        region = read_message(texts, kept, escape, is_java=True, placeholders=JAVA_LINE_END)
-        entries.append(Entry(*line.span(1), region=region))
-    return read_entries(text, entries, kept)
+            raise error_at(text, line.start("value"), str(error)) from None
 
 
 def _plain(escape: str) -> str:

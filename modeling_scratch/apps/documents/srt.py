@@ -46,7 +46,7 @@ def read_srt(text: str, kept: KeptWords) -> Document:
     Raises:
         UserError: the text has no cues.
     """
-    return read_cues(text, _cues(text), kept, lambda words, _: words, _TAG, _line)
+    return read_cues(text, srt_cues(text), kept, lambda words, _: words, _TAG, _line)
 
 
 def read_cues(
@@ -169,7 +169,8 @@ def _after_name(line: str, start: int, tag: re.Pattern[str]) -> int:
     return name.end() if is_marked or any(map(str.islower, tag.sub("", line[name.end() :]))) else start
 
 
-def _cues(text: str) -> list[Cue]:
+def srt_cues(text: str) -> list[Cue]:
+    """The cues with text. UserError: there is none."""
     lines, position = [], 0  # of each line with times: its start and end in the text, and the times
     for line in text.split("\n"):
         stamps = SubripFormat.TIMESTAMP.findall(line)

@@ -33,14 +33,15 @@ def read_vtt(text: str, kept: KeptWords) -> Document:
     """
     if text.strip() and not text.startswith("WEBVTT"):
         raise UserError('no WebVTT subtitles: these begin with "WEBVTT"')
-    return read_cues(text, _cues(text), kept, _write, _TAG, _line, _MARKS, "</v>")
+    return read_cues(text, vtt_cues(text), kept, _write, _TAG, _line, _MARKS, "</v>")
 
 
 def _write(text: str, written: dict[str, str]) -> str:
     return write_html(text, written).replace("-->", "--&gt;")
 
 
-def _cues(text: str) -> Iterator[Cue]:
+def vtt_cues(text: str) -> Iterator[Cue]:
+    """The cues with text. UserError: the times of one cannot be read."""
     for block in _BLOCK.finditer(text):
         first = block.start()
         for line in block.group().splitlines(keepends=True)[:2]:  # the second if the cue has a name

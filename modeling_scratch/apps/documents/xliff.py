@@ -28,7 +28,7 @@ _UNTRANSLATED = {"new", "needs-translation"}  # states of targets in XLIFF 1.2, 
 # What tells which code an element stands for, and the code of a line end or of a block.
 _CODES = ("id", "ctype", "subType", "equiv", "equivStart", "equivEnd", "equiv-text", "disp", "dispStart", "dispEnd")
 _DATA = ("dataRef", "dataRefStart", "dataRefEnd")
-_BREAK = re.compile(
+LINE_BREAK_CODE = re.compile(
     rf"\s*(?:(?:xlf:)?[lp]b|{ANGULAR_BREAK}|x-(?:{'|'.join(sorted(BLOCKS))})|</?(?:{'|'.join(sorted(BLOCKS))})\b[^<>]*>"
     r"|\\[nr])\s*|[ \t]*[\n\r][ \t]*",
     re.IGNORECASE,
@@ -131,7 +131,7 @@ class _Reader:
     def read_data(self, unit: XmlNode) -> None:
         """Read the code that a unit of XLIFF 2 refers to."""
         data = (code for within in unit.elements if within.local_name == "originalData" for code in within.elements)
-        self._breaks = {code.attributes.get("id", "") for code in data if _BREAK.fullmatch(_plain(code))}
+        self._breaks = {code.attributes.get("id", "") for code in data if LINE_BREAK_CODE.fullmatch(_plain(code))}
 
     def entries(self, unit: XmlNode, space: str | None) -> list[Entry]:
         """
@@ -251,7 +251,7 @@ class _Reader:
             return attributes.get("hex", "").lstrip("0").upper() in _BREAK_CHARACTERS
         codes = [attributes[key] for key in _CODES if key in attributes]
         codes += [_plain(element)] if element.local_name not in _SPANS else []
-        return any(map(_BREAK.fullmatch, codes)) or any(attributes.get(key) in self._breaks for key in _DATA)
+        return any(map(LINE_BREAK_CODE.fullmatch, codes)) or any(attributes.get(key) in self._breaks for key in _DATA)
 
 
 def _plain(element: XmlNode) -> str:
