@@ -93,13 +93,13 @@ def mo_catalog(file: CorpusFile) -> tuple[str, list[CatalogMessage]]:
         raise UserError(f"{file.name}: an MO file of the unknown version {revision >> 16}")
 
     def string(table: int, number: int) -> bytes:
-        try:
-            size, start = struct.unpack_from(f"{order}2I", content, table + 8 * number)
-        except struct.error:
-            size, start = 1, len(content)
+        size, start = struct.unpack_from(f"{order}2I", content, table + 8 * number)
         if start + size > len(content):
             raise UserError(f"{file.name}, message {number:,}: beyond the end of the file; is it cut off?")
         return content[start : start + size]
+
+    if max(sources_at, targets_at) + 8 * count > len(content):
+        raise UserError(f"{file.name}: its {count:,} messages go beyond the end of the file; is it cut off?")
 
     header, charset, messages = "", "utf-8", []
     for number in range(count):

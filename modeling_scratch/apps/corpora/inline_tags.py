@@ -1,7 +1,6 @@
 """Tags within the segments of TMX and XLIFF: left out, as placeholders, or as text."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from ..documents.plural_forms import is_value
@@ -12,24 +11,6 @@ _SPANS = {"g", "pc", "hi"}  # elements around text
 _TRANSPARENT = {"mrk", "sub", "sm", "em"}
 _OPENING, _CLOSING = {"bpt", "bx", "sc"}, {"ept", "ex", "ec"}
 _NUMBERS = ("x", "rid", "startRef", "i", "id")  # what the two ends of a tag, or a tag of both languages, have in common
-_CODES = ("equiv-text", "equiv", "disp", "ctype", "type")
-
-
-class InlineTag(NamedTuple):
-    """
-    A tag.
-
-    Args:
-        kind: "open", "close" or "alone".
-        number: the same in both languages.
-        code: what it stands for, or how it is written.
-        is_break: whether it ends a line.
-    """
-
-    kind: str
-    number: str
-    code: str
-    is_break: bool
 
 
 def segment_texts(
@@ -52,19 +33,22 @@ def _joined(segment: XmlElement, mode: str, names: dict[tuple[str, str], str], d
     if all(isinstance(child, str) for child in segment.children):
         return "".join(segment.children)
     text, is_gap = "", False  # is_gap: after a tag that stands alone and is left out
-    for part in _parts(segment, data, {}):
-        if isinstance(part, str):
-            written = part
-        elif mode == "text":
-            written = part.code
+    numbers: dict[str, str] = {}  # of tags of TMX in both languages ("x"), by those within the segment ("i")
+    for tag, kind in _parts(segment):
+        if isinstance(tag, str):
+            written = tag
         elif mode == "placeholders":
-            written = names.setdefault((part.kind, part.number), f"{{{len(names) + 1}}}")
-        elif part.is_break:
+            written = names.setdefault((kind, _number(tag, numbers)), f"{{{len(names) + 1}}}")
+        elif mode == "text":
+            written = _code(tag, kind, data) or _written(tag, kind)
+        elif kind != "alone":
+            continue
+        elif _is_break(tag, code := _code(tag, kind, data)):
             written = " "
-        elif part.kind == "alone" and is_value(part.code):
-            written = part.code
+        elif is_value(code):
+            written = code
         else:
-            is_gap |= part.kind == "alone"
+            is_gap = True
             continue
         if is_gap and written:
             text += " " * (_is_letter(text[-1:]) and _is_letter(written[0]))
@@ -73,42 +57,50 @@ def _joined(segment: XmlElement, mode: str, names: dict[tuple[str, str], str], d
     return text
 
 
-def _parts(element: XmlElement, data: Mapping[str, str], numbers: dict[str, str]) -> Iterator[str | InlineTag]:
-    """
-    Args:
-        numbers: those of tags of TMX in both languages ("x"), by their numbers within the segment ("i").
-    """
+def _parts(element: XmlElement) -> Iterator[tuple[XmlElement | str, str]]:
+    """The text and the tags in an element, and of each tag whether it is "open", "close" or "alone"."""
     for child in element.children:
         if isinstance(child, str):
-            yield child
+            yield child, ""
             continue
         name = child.name
         if name == "cp":
-            yield chr(int(child.get("hex") or "20", 16))
-        elif name in _TRANSPARENT and child.get("mtype") != "x-sdl-deleted":
-            yield from _parts(child, data, numbers)
+            yield chr(int(child.get("hex") or "20", 16)), ""
+        elif name in _TRANSPARENT:
+            if child.get("mtype") != "x-sdl-deleted":
+                yield from _parts(child)
         elif name in _SPANS:
-            yield _tag(child, "open", data, numbers)
-            yield from _parts(child, data, numbers)
-            yield _tag(child, "close", data, numbers)
-        elif name not in _TRANSPARENT:
-            half = {"begin": "open", "open": "open", "end": "close", "close": "close"}.get(child.get("pos"), "alone")
-            kind = "open" if name in _OPENING else "close" if name in _CLOSING else half
-            yield _tag(child, kind, data, numbers)
+            yield child, "open"
+            yield from _parts(child)
+            yield child, "close"
+        elif name in _OPENING or name in _CLOSING:
+            yield child, "open" if name in _OPENING else "close"
+        else:
+            half = {"begin": "open", "open": "open", "end": "close", "close": "close"}
+            yield child, half.get(child.get("pos"), "alone")
 
 
-def _tag(element: XmlElement, kind: str, data: Mapping[str, str], numbers: dict[str, str]) -> InlineTag:
+def _number(element: XmlElement, numbers: dict[str, str]) -> str:
+    """What a tag and its translation have in common."""
+    if "i" in element.attributes and "x" in element.attributes:
+        numbers[element.get("i")] = element.get("x")
     number = next((element.get(name) for name in _NUMBERS if element.get(name)), "")
-    if "x" in element.attributes and "i" in element.attributes:
-        numbers[element.get("i")] = number
-    number = numbers.get(number, number) if "x" not in element.attributes else number
+    return numbers.get(number, number) or element.get("type")
+
+
+def _code(element: XmlElement, kind: str, data: Mapping[str, str]) -> str:
+    """What a tag stands for; empty: the file does not say."""
     side = {"open": "Start", "close": "End"}.get(kind, "")
-    code = "" if element.name in _SPANS else element.text
-    code = code or data.get(element.get(f"dataRef{side}") or element.get("dataRef"), "")
-    shown = next((element.get(name) for name in (f"equiv{side}", f"disp{side}", *_CODES[:3]) if element.get(name)), "")
-    codes = [code, shown, element.get("id"), *(element.get(name) for name in _CODES)]
-    is_break = any(LINE_BREAK_CODE.fullmatch(found) for found in codes if found)
-    return InlineTag(kind, number or element.get("type"), code or shown or _written(element, kind), is_break)
+    inner = "" if element.name in _SPANS else element.text
+    shown = (element.get(name) for name in (f"equiv{side}", f"disp{side}", "equiv-text", "equiv", "disp"))
+    return (
+        inner or data.get(element.get(f"dataRef{side}") or element.get("dataRef"), "") or next(filter(None, shown), "")
+    )
+
+
+def _is_break(element: XmlElement, code: str) -> bool:
+    codes = (code, *(element.get(name) for name in ("id", "ctype", "type")))
+    return any(LINE_BREAK_CODE.fullmatch(found) for found in codes if found)
 
 
 def _written(element: XmlElement, kind: str) -> str:

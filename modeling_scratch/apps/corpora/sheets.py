@@ -31,7 +31,7 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
     """
     kind = Path(file.plain_name).suffix.lower()
     rows = {".xlsx": _xlsx_sheets, ".ods": _ods_sheets}.get(kind, _text_sheets)
-    headers = []
+    headers, is_found = [], False
     for sheet, content in rows(file):
         content = iter(content)
         beginning = list(islice(content, 1))
@@ -41,6 +41,7 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
         if columns is None:
             headers.append(beginning[0])
             continue
+        is_found = True
         body = content if has_header else chain(beginning, content)
         for number, row in enumerate(body, start=2 if has_header else 1):
             cells = [row[column] if column < len(row) else None for column in columns]
@@ -48,7 +49,7 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
             is_text = all(isinstance(cell, str) and cell.strip() for cell in cells)
             if is_text or any(cell is not None for cell in row):
                 yield Unit(place, *(cells if is_text else ()), skipped="" if is_text else NO_TEXT)
-    if headers and not [header for header in headers if _columns(header, file, request)[0]]:
+    if headers and not is_found:
         shown = ", ".join(f"{cell}"[:40] for cell in headers[0][:20])
         raise UserError(
             f"{file.name}: no column for {request.source} and {request.target} among {shown}; add --source-column and "
@@ -180,6 +181,8 @@ def _repeated_row(row: XmlElement) -> Iterator[Row]:
         cells += [text if is_text else 0 if cell.get("value-type") else None] * _count(cell, "number-columns-repeated")
         if len(cells) > _MOST_COLUMNS:
             break
+    while cells and cells[-1] is None:
+        cells.pop()
     return repeat(cells, _count(row, "number-rows-repeated"))
 
 

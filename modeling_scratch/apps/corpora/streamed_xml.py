@@ -114,7 +114,7 @@ class _Stream:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         name = name.rpartition(":")[2]
-        if ":" in "".join(attributes):
+        if any(":" in key for key in attributes):
             in_order = sorted(attributes, key=lambda key: ":" not in key)  # a name without a prefix wins
             attributes = {key.rpartition(":")[2]: attributes[key] for key in in_order}
         element = XmlElement(name, attributes, self._parser.CurrentLineNumber)

@@ -14,7 +14,7 @@ FUZZY, OBSOLETE, UNFINISHED = "fuzzy", "obsolete", "that need work"
 PLURAL_FORMS, KEPT_AS_IS = "plural forms without a source of their own", "not to be translated"
 OTHER_LANGUAGES, BROKEN = "in other languages", "with half a character"
 
-_LINE_ENDS = re.compile("[ \t]*[\t-\r\x1c-\x1e\x85\u2028\u2029]+[ \t]*")
+_LINE_ENDS = re.compile("[ \t]*[\n-\r\x1c-\x1e\x85\u2028\u2029][ \t-\r\x1c-\x1e\x85\u2028\u2029]*")
 
 Value = TypeVar("Value")
 
@@ -79,5 +79,5 @@ class Request:
 
 
 def tidy(text: str) -> str:
-    """A text on one line: line ends and tabs, with the spaces beside them, become a space."""
+    """A text on one line: line ends, with the spaces and tabs beside them, become a space."""
     return _LINE_ENDS.sub(" ", text).strip()
