@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import reprlib
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,8 +67,9 @@ def check_file(path: Path) -> None:
     if _MARKUP.match(start) or _is_element(path, start):
         first = start.partition(b"\n")[0].decode(errors="replace")
         raise UserError(
-            f"{path} is XML or SGML ({beginning(first)}), not one sentence per line; extract the text of its <seg> "
-            "elements to a text file for each language"
+            f"{path} is XML or SGML ({beginning(first)}), not one sentence per line; make pairs of it, if it is TMX, "
+            f"XLIFF or a test set: scratch corpus from {shlex.quote(str(path))} pairs.jsonl --source-language ... "
+            "--target-language ..."
         )
 
 
@@ -452,6 +454,12 @@ def cell_text(value: Any, name: str | int, key: str | None, where: str) -> str:
 
 # -- finding the files of a recipe -------------------------------------------------------------------------------------
 
+# The endings of other files of pairs, of which `scratch corpus from` makes JSONL.
+CONVERTED = {
+    *(".tmx", ".xliff", ".xlf", ".sdlxliff", ".mxliff", ".po", ".mo", ".ts", ".xlsx", ".ods", ".arb", ".properties"),
+    *(".strings", ".sgm", ".sgml", ".srt", ".vtt", ".zip", ".xml"),
+}
+
 WHAT_CAN_BE_READ = (
     f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, target], "
     "or their common prefix (data/train for data/train.en and data/train.de), plain or .gz"
@@ -469,6 +477,7 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     Raises:
         UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
+    _check_not_converted(names, data, key)
     tables = [_is_table(name) for name in names]
     if any(tables) and not all(tables):
         raise UserError(f"{key} mixes tables and text files: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
@@ -478,6 +487,16 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
         for path in paths:
             check_file(path)
     return found
+
+
+def _check_not_converted(names: list[str], data: DataSection, key: str) -> None:
+    """Raise UserError if a file is of a kind of which pairs have to be made first; .ts may also name a language."""
+    for name in names:
+        if _kind(name) in CONVERTED and _kind(name)[1:] not in data.names and Path(name).is_file():
+            source, target = data.names if data.languages else ("en", "de")
+            command = ["scratch", "corpus", "from", *names, "pairs.jsonl", "--source-language", source]
+            command = shlex.join([*command, "--target-language", target])
+            raise UserError(f"{key}: make pairs of {name} first: {command}; then set {key}=pairs.jsonl")
 
 
 def names_of_files(names: list[str], data: DataSection) -> list[str]:

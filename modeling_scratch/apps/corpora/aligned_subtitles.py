@@ -121,11 +121,14 @@ def _check_times(sources: list[_Cue], targets: list[_Cue], names: str) -> None:
         return float((numpy.minimum(*gaps) <= _NEAR).mean())
 
     now = max(map(share, range(-_MOST_SHIFT, _MOST_SHIFT + 1, 100)))
-    best = max(_SHIFTS, key=share)
-    if share(best) > 1.5 * now and share(best) > 2 * _FEW:
+    shares = {shift: share(shift) for shift in _SHIFTS}
+    most = max(shares.values())
+    if most > 1.5 * now and most > 2 * _FEW:
+        best = [shift for shift in _SHIFTS if shares[shift] == most]
+        late = -best[len(best) // 2] / 1000
         raise UserError(
-            f"{names}: the times differ by {best / 1000:+.1f} seconds: {share(best):.0%} of the cues would begin "
-            f"together, and {now:.0%} do; shift one of the files by this, in a subtitle editor"
+            f"{names}: the second is {abs(late):.1f} seconds {'late' if late > 0 else 'early'}: {now:.0%} of the cues "
+            f"begin together, and {most:.0%} would; shift it in a subtitle editor"
         )
     if now < _FEW:
         raise UserError(

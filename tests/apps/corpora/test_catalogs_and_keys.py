@@ -1,0 +1,285 @@
+"""Catalogs of gettext, and files in one language, whose counterparts are found by their names."""
+
+import gettext
+import io
+import zipfile
+
+import polib
+import pytest
+from corpora import PAIRS, pairs_of, read, request, subtitle_files
+
+from modeling_scratch.errors import UserError
+
+HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset={charset}\\n"\n"Language: {language}\\n"\n{more}\n'
+MESSAGES = """
+msgid "Open the _file"
+msgstr "Die _Datei öffnen"
+
+#, fuzzy
+msgid "Close it"
+msgstr "Öffnen"
+
+msgctxt "menu"
+msgid "Open"
+msgstr ""
+
+#~ msgid "Gone"
+#~ msgstr "Weg"
+
+msgctxt "door"
+msgid "Open"
+msgstr "Offen"
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d Datei"
+msgstr[1] "%d Dateien"
+"""
+GERMAN = '"Plural-Forms: nplurals=2; plural=(n != 1);\\n"\n'
+POLISH = (
+    '"Plural-Forms: nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2);\\n"\n'
+    '\nmsgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] "%d plik"\nmsgstr[1] "%d pliki"\nmsgstr[2] "%d plików"\n'
+)
+
+
+def po(language: str = "de", charset: str = "UTF-8", more: str = GERMAN, messages: str = MESSAGES) -> bytes:
+    return (HEADER.format(language=language, charset=charset, more=more) + messages).encode(charset)
+
+
+@pytest.mark.parametrize("charset", ["UTF-8", "ISO-8859-15"])
+def test_messages_of_a_catalog(tmp_path, charset):
+    (tmp_path / "app.po").write_bytes(po(charset=charset))
+    told = []
+    rows = read(tmp_path, "app.po", told=told)
+    expected = [
+        ("Open the _file", "Die _Datei öffnen"),
+        ("Open", "Offen"),
+        ("%d file", "%d Datei"),
+        ("%d files", "%d Dateien"),
+    ]
+    assert pairs_of(rows) == expected
+    assert told[0].skipped == {"fuzzy": 1, "without a translation": 1, "obsolete": 1}
+    line = int(rows[0]["origin"].rpartition("#")[2])
+    assert po(charset=charset).decode(charset).split("\n")[line - 1] == 'msgid "Open the _file"'
+
+
+def test_a_compiled_catalog_has_what_programs_show(tmp_path):
+    """gettext and polib are the judges."""
+    (tmp_path / "app.po").write_bytes(po())
+    polib.pofile(tmp_path / "app.po").save_as_mofile(tmp_path / "app.mo")
+    pairs = dict(pairs_of(read(tmp_path, "app.mo")))
+    with (tmp_path / "app.mo").open("rb") as file:
+        catalog = gettext.GNUTranslations(file)
+    assert pairs["Open the _file"] == catalog.gettext("Open the _file")
+    assert pairs["Open"] == catalog.pgettext("door", "Open")
+    assert [pairs["%d file"], pairs["%d files"]] == [catalog.ngettext("%d file", "%d files", n) for n in (1, 2)]
+    assert len(pairs) == len(polib.mofile(tmp_path / "app.mo")) + 1  # the plural
+
+
+def test_the_plural_is_paired_with_the_form_for_most_numbers(tmp_path):
+    (tmp_path / "pl.po").write_bytes(po("pl", more=POLISH, messages=""))
+    wanted = request()
+    wanted.target = "pl"
+    told = []
+    rows = read(tmp_path, "pl.po", told=told, wanted=wanted)
+    assert [(row["en"], row["pl"]) for row in rows] == [("%d file", "%d plik"), ("%d files", "%d plików")]
+    assert told[0].skipped == {"plural forms without a source of their own": 1}
+
+
+def test_a_catalog_the_other_way_round_or_in_another_language(tmp_path):
+    (tmp_path / "app.po").write_bytes(po())
+    wanted = request()
+    wanted.source, wanted.target = "de", "en"
+    assert read(tmp_path, "app.po", wanted=wanted)[0]["de"] == "Die _Datei öffnen"
+    (tmp_path / "fr.po").write_bytes(po("fr"))
+    with pytest.raises(UserError, match=r"no pairs of en and de; the files have fr"):
+        read(tmp_path, "fr.po")
+    wanted.source = wanted.target = "fr"
+    with pytest.raises(UserError, match="messages of catalogs are English"):
+        read(tmp_path, "fr.po", wanted=wanted)
+
+
+def test_messages_that_are_names_need_the_english_catalog(tmp_path):
+    for language, texts in {"en": ("Save now", "Quit"), "de": ("Jetzt sichern", "Beenden")}.items():
+        messages = "".join(f'\nmsgid "button.{n}"\nmsgstr "{text}"\n' for n, text in enumerate(texts))
+        (tmp_path / f"{language}.po").write_bytes(po(language, messages=messages))
+    with pytest.raises(UserError, match=r"de\.po: its messages are names in a program; .* as SOURCE:TARGET"):
+        read(tmp_path, "de.po")
+    rows = read(tmp_path, f"{tmp_path}/en.po:{tmp_path}/de.po")
+    assert pairs_of(rows) == [("Save now", "Jetzt sichern"), ("Quit", "Beenden")]
+    assert rows[0]["origin"].endswith("de.po#button.0 0")
+
+
+# -- files in one language ---------------------------------------------------------------------------------------------
+
+JSON = '{{"greeting": "{}", "menu": {{"items": ["{}"]}}, "count": 3}}'
+NAMES = [
+    ("en.json", "de.json"),
+    ("locales/en/app.json", "locales/de/app.json"),
+    ("en/app_en.json", "de/app_de.json"),
+    ("app.en-US.json", "app.de-DE.json"),
+    ("app_en_GB.arb", "app_de.arb"),
+    ("_locales/en/messages.json", "_locales/de/messages.json"),
+    ("app.json", "app_de.json"),
+    ("de-project/en.json", "de-project/de.json"),
+]
+
+
+def write(folder, name: str, content: str) -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    return name
+
+
+@pytest.mark.parametrize("names", NAMES, ids=" ".join)
+def test_two_files_are_a_pair_if_they_differ_in_the_language(tmp_path, names):
+    for name, texts in zip(names, (("Hello", "Open"), ("Hallo", "Öffnen")), strict=True):
+        write(tmp_path, name, JSON.format(*texts))
+    folder = tmp_path / names[0].partition("/")[0] if names[0].startswith("locales") else tmp_path
+    for given in ([folder], list(names), list(names[::-1])):
+        rows = read(tmp_path, *given)
+        assert pairs_of(rows) == [("Hello", "Hallo"), ("Open", "Öffnen")]
+        assert rows[1]["origin"].endswith("#menu.items[0]")
+        assert rows[1]["origin"].count(".json") + rows[1]["origin"].count(".arb") == 2
+
+
+def test_files_that_are_alone(tmp_path):
+    for name in ("a_en.json", "a_de.json", "a_fr.json", "package.json"):
+        write(tmp_path / "app", name, JSON.format("Hello", "Open"))
+    told = []
+    assert len(read(tmp_path, "app", told=told)) == 2
+    with pytest.raises(UserError, match=r"a_fr\.json is alone; .*SOURCE:TARGET"):
+        read(tmp_path, "app/a_fr.json")
+    rows = read(tmp_path, f"{tmp_path}/app/package.json:{tmp_path}/app/a_fr.json")
+    assert len(rows) == 2
+
+
+def test_keys_of_one_file_alone(tmp_path):
+    write(tmp_path, "en.json", '{"a": "one", "b": "two", "@@x": "y"}')
+    write(tmp_path, "de.json", '{"a": "eins", "c": "drei"}')
+    told = []
+    assert pairs_of(read(tmp_path, "en.json", "de.json", told=told)) == [("one", "eins")]
+    assert told[0].skipped == {"without a translation": 1, "without a source": 1}
+
+
+def test_resources_of_android(tmp_path):
+    texts = {
+        "values": ("Don\\'t <b>stop</b> <xliff:g id='n'>%1$s</xliff:g>", "a dog", "dogs"),
+        "values-de": ("Nicht <b>halten</b> <xliff:g id='n'>%1$s</xliff:g>", "ein Hund", "Hunde"),
+    }
+    for folder, (text, one, other) in texts.items():
+        content = (
+            '<resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">'
+            f'<string name="s">{text}</string><string name="id" translatable="false">x</string>'
+            f'<string name="r">@string/s</string><string-array name="a"><item>{one}</item></string-array>'
+            f'<plurals name="p"><item quantity="one">{one}</item><item quantity="other">{other}</item></plurals>'
+            "</resources>"
+        )
+        write(tmp_path / "res", f"{folder}/strings.xml", content)
+    rows = read(tmp_path, "res")
+    assert pairs_of(rows) == [
+        ("Don't stop %1$s", "Nicht halten %1$s"),
+        ("a dog", "ein Hund"),
+        ("a dog", "ein Hund"),
+        ("dogs", "Hunde"),
+    ]
+    assert [row["origin"].partition("#")[2] for row in rows] == ["s", "a[0]", "p[one]", "p[other]"]
+
+
+def test_test_sets_of_wmt(tmp_path):
+    for name, texts in {"src.en": ("A &amp; b", "C"), "ref.de": ("Ä &amp; b", "Z")}.items():
+        kind, language = name.split(".")
+        segments = "\n".join(f'<seg id="{number}">{text}</seg>' for number, text in enumerate(texts, start=1))
+        root = {"src": "srcset", "ref": "refset"}[kind]
+        content = f'<{root} setid="t" srclang="any">\n<doc docid="d">\n<p>\n{segments}\n</p></doc></{root}>'
+        write(tmp_path / "dev", f"newstest2014-ende-{kind}.{language}.sgm", content)
+    rows = read(tmp_path, "dev")
+    assert pairs_of(rows) == [("A & b", "Ä & b"), ("C", "Z")]
+    assert rows[1]["origin"].endswith("#d 2")
+
+
+def test_a_zip_of_opus(tmp_path):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("README", "about it")
+        archive.writestr("LICENSE", "CC0")
+        archive.writestr("KDE4.de-en.de", "Hallo\nÖffnen\n\n")
+        archive.writestr("KDE4.de-en.en", "Hello\nOpen\nx\n")
+        archive.writestr("KDE4.de-en.xml", "<cesAlign/>")
+    (tmp_path / "de-en.txt.zip").write_bytes(packed.getvalue())
+    told = []
+    rows = read(tmp_path, "de-en.txt.zip", told=told)
+    assert pairs_of(rows) == [("Hello", "Hallo"), ("Open", "Öffnen")]
+    assert told[0].skipped == {"without a translation": 1}
+    assert rows[0]["origin"].endswith("KDE4.de-en.de#1")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("deu.txt", "Go.\tGeh.\tCC-BY 2.0 (France) Attribution: x\nHi.\tHallo!\tCC-BY 2.0 y\n", {}),
+        ("Sentence pairs in English-German - 2026-01-01.tsv", "\ufeff1\tGo.\t2\tGeh.\n3\tHi.\t4\tHallo!\n", {}),
+        ("Sentence pairs in German-English - 2026-01-01.tsv", "1\tGeh.\t2\tGo.\n3\tHallo!\t4\tHi.\n", {}),
+        ("table.csv", 'id,English,Deutsch,de_DE\n1,Go.,x,Geh.\n2,Hi.,"x,y",Hallo!\n', {}),
+        ("table.tsv", "Go.\tx\tGeh.\nHi.\ty\tHallo!\n", {"columns": (1, 3)}),
+        ("table.tsv", "term\tnote\tBegriff\nGo.\tx\tGeh.\nHi.\ty\tHallo!\n", {"columns": ("term", "Begriff")}),
+    ],
+)
+def test_tables_of_text(tmp_path, name, content, options):
+    write(tmp_path, name, content)
+    assert pairs_of(read(tmp_path, name, wanted=request(**options))) == [("Go.", "Geh."), ("Hi.", "Hallo!")]
+
+
+def test_a_table_without_columns_for_the_languages(tmp_path):
+    write(tmp_path, "table.tsv", "a\tb\nc\td\n")
+    with pytest.raises(UserError, match=r"no column for en and de among a, b; add --source-column"):
+        read(tmp_path, "table.tsv")
+
+
+# -- subtitles ---------------------------------------------------------------------------------------------------------
+
+
+def srt(*cues: tuple[float, float, str]) -> str:
+    def stamp(seconds: float) -> str:
+        return f"00:{int(seconds) // 60:02}:{int(seconds) % 60:02},{round(seconds * 1000) % 1000:03}"
+
+    return "".join(f"{n}\n{stamp(a)} --> {stamp(b)}\n{text}\n\n" for n, (a, b, text) in enumerate(cues, start=1))
+
+
+def test_cues_are_aligned_by_time(tmp_path):
+    write(
+        tmp_path,
+        "film.en.srt",
+        srt((1, 3, "<i>When it rains</i>"), (3.1, 5, "we stay."), (6, 7, "No."), (7, 8, "Yes."), (20, 21, "Music")),
+    )
+    write(
+        tmp_path,
+        "film.de.srt",
+        srt((1.2, 3, "Wenn es regnet,"), (3, 5.1, "bleiben wir."), (6, 8, "- Nein.\n- Ja."), (30, 31, "Ende")),
+    )
+    told = []
+    rows = read(tmp_path, "film.en.srt", "film.de.srt", told=told)
+    assert pairs_of(rows) == [("When it rains we stay.", "Wenn es regnet, bleiben wir."), ("No. Yes.", "- Nein. - Ja.")]
+    assert rows[1]["origin"].endswith("#00:00:06.000")
+    assert told[0].skipped == {"without a translation": 1, "without a source": 1}
+
+
+def test_subtitles_whose_times_differ_are_refused(tmp_path):
+    times = [number * 3.7 + (number * number % 7) / 3 for number in range(60)]
+    write(tmp_path, "film.en.srt", srt(*((time, time + 1.5, f"Text {time}.") for time in times)))
+    write(tmp_path, "film.de.srt", srt(*((time + 12.3, time + 13.8, f"Satz {time}.") for time in times)))
+    with pytest.raises(UserError, match=r"the second is 12\.3 seconds late: .*, and 100% would"):
+        read(tmp_path, "film.en.srt", "film.de.srt")
+    write(tmp_path, "film.de.srt", srt(*((time + 0.3, time + 1.9, f"Satz {time}.") for time in times)))
+    assert len(read(tmp_path, "film.en.srt", "film.de.srt")) == 60
+
+
+@pytest.mark.parametrize("ending", ["srt", "vtt"])
+def test_subtitles_of_another_tool(tmp_path, ending):
+    pairs = [pair for pair in PAIRS if not set("<{\\@&") & set("".join(pair))]
+    expected = [(f"{source}.", f"{target}.") for source, target in pairs]
+    assert pairs_of(read(tmp_path, *subtitle_files(tmp_path, pairs, ending))) == expected
