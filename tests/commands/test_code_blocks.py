@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import openpyxl
 import pytest
 from conftest import ROOT, quick_run
 from test_docs import PAGES
@@ -40,6 +41,7 @@ NOT_RUN = {
     r"scratch convert torch weights.pt": "the weights of a tutorial: tests/apps/convert",
     r".*\.\.\. |.*runs/inflection": "not complete: tests/apps/test_without_languages.py",
     "yes ": "an error, which the page explains",
+    "scratch corpus from-system ": "the catalogs of a machine: tests/apps/corpora/test_harvest.py",
     r"scratch train --profile|.*runs/leak|.*runs/repeated|.*runs/stuck|.*runs/dropout": "as other trainings here",
 }
 MARIAN = "Helsinki-NLP/opus-mt-en-de"
@@ -104,6 +106,17 @@ def write_files(folder: Path) -> None:
         for language in ("en", "de"):
             text = "".join(f"{row[language]}\n" for row in pairs)
             (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+    units = "".join(
+        f'<tu><tuv xml:lang="en-US"><seg>{row["en"]}</seg></tuv><tuv xml:lang="de"><seg>{row["de"]}</seg></tuv></tu>\n'
+        for row in pairs
+    )
+    (folder / "memory.tmx").write_text(f'<tmx version="1.4"><body>\n{units}</body></tmx>', encoding="utf-8")
+    (folder / "catalogs").mkdir()
+    (folder / "catalogs" / "app.po").write_text('msgid "Cat"\nmsgstr "Katze"\n', encoding="utf-8")
+    book = openpyxl.Workbook()
+    for row in (("English", "German"), ("dog", "Hund")):
+        book.active.append(row)
+    book.save(folder / "terms.xlsx")
     (folder / "in.txt").write_text("The cat sleeps.\nWe run.\n", encoding="utf-8")
     (folder / "page.md").write_text("# Cats\n\nThe *old* cat sleeps.\n", encoding="utf-8")
 
