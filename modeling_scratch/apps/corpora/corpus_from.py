@@ -205,6 +205,8 @@ def kind_of_file(file: CorpusFile, request: Request | None) -> Kind | None:
             return kind
     elif ending in KINDS:
         return KINDS[ending]
+    if ending == ".txt" and not file.is_named:  # in a folder, it may be anything
+        return None
     if ending == ".txt" and "\t" in _first_line(file):
         return _TABLE
     tag = ending.removeprefix(".")

@@ -114,8 +114,10 @@ def mo_catalog(file: CorpusFile) -> tuple[str, list[CatalogMessage]]:
             header = translation
             continue
         context, separator, texts = key.rpartition("\4")
-        forms = translation.split("\0")
-        messages.append(CatalogMessage(f"{number}", context if separator else None, texts.split("\0"), forms))
+        sources, forms = texts.split("\0"), translation.split("\0")
+        if len(sources) > 1 and set(forms) <= set(sources):
+            forms = [""]  # Babel 2.19 fills plurals without a translation with the English texts
+        messages.append(CatalogMessage(f"{number}", context if separator else None, sources, forms))
     return header, messages
 
 
@@ -128,7 +130,8 @@ def read_gettext(file: CorpusFile, request: Request) -> Iterator[Unit]:
     what the header names, or else what the user asked for.
 
     Raises:
-        UserError: neither language is English, or the messages are names, such as "button.save".
+        UserError: neither language is English, or the messages of a file that the user named are names, such as
+            "button.save".
     """
     header, messages = _catalog(file)
     named = named_language(header)
@@ -142,7 +145,11 @@ def read_gettext(file: CorpusFile, request: Request) -> Iterator[Unit]:
     if named and request.side(named) != 1 - side:
         yield from (Unit(message.place, skipped=OTHER_LANGUAGES) for message in messages)
         return
-    if (problem := not_english(messages)) is not None:
+    problem = not_english(messages)
+    if problem is not None and not file.is_named:
+        yield from (Unit(message.place, skipped=f"whose messages are {problem}") for message in messages)
+        return
+    if problem is not None:
         raise UserError(f"{file.name}: its messages are {problem}; name the English catalog too, as SOURCE:TARGET")
     for unit in catalog_units(header, messages):
         yield unit if side == 0 else unit._replace(source=unit.target, target=unit.source)

@@ -15,6 +15,7 @@ from .corpus_files import CorpusFile, check_archive
 from .streamed_xml import XmlElement, stream_elements
 from .units import Request, Unit
 
+NO_COLUMNS = "tables without a column for each language"
 NO_TEXT = "with a number, a date or nothing in a cell"
 Row = list[Any]
 
@@ -27,7 +28,7 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
     The rows of all sheets that have both columns. The first row names the columns, unless the request numbers them.
 
     Raises:
-        UserError: no sheet has both columns, or the file cannot be read.
+        UserError: no sheet of a file that the user named has both columns, or the file cannot be read.
     """
     kind = Path(file.plain_name).suffix.lower()
     rows = {".xlsx": _xlsx_sheets, ".ods": _ods_sheets}.get(kind, _text_sheets)
@@ -49,7 +50,9 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
             is_text = all(isinstance(cell, str) and cell.strip() for cell in cells)
             if is_text or any(cell is not None for cell in row):
                 yield Unit(place, *(cells if is_text else ()), skipped="" if is_text else NO_TEXT)
-    if headers and not is_found:
+    if headers and not is_found and not file.is_named:
+        yield Unit("", skipped=NO_COLUMNS)
+    elif headers and not is_found:
         shown = ", ".join(f"{cell}"[:40] for cell in headers[0][:20])
         raise UserError(
             f"{file.name}: no column for {request.source} and {request.target} among {shown}; add --source-column and "

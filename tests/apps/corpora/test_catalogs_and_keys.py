@@ -6,6 +6,8 @@ import zipfile
 
 import polib
 import pytest
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
 from corpora import PAIRS, pairs_of, read, request, subtitle_files
 
 from modeling_scratch.errors import UserError
@@ -74,6 +76,17 @@ def test_a_compiled_catalog_has_what_programs_show(tmp_path):
     assert pairs["Open"] == catalog.pgettext("door", "Open")
     assert [pairs["%d file"], pairs["%d files"]] == [catalog.ngettext("%d file", "%d files", n) for n in (1, 2)]
     assert len(pairs) == len(polib.mofile(tmp_path / "app.mo")) + 1  # the plural
+
+
+def test_plurals_that_babel_filled_with_english_are_untranslated(tmp_path):
+    messages = MESSAGES + '\nmsgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    with (tmp_path / "app.mo").open("wb") as file:
+        write_mo(file, read_po(io.BytesIO(po(messages=messages))))
+    told = []
+    pairs = pairs_of(read(tmp_path, "app.mo", told=told))
+    assert ("%d files", "%d Dateien") in pairs
+    assert not [pair for pair in pairs if "dog" in pair[0]]
+    assert told[0].skipped == {"without a translation": 1}
 
 
 def test_the_plural_is_paired_with_the_form_for_most_numbers(tmp_path):
