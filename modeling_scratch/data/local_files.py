@@ -494,8 +494,8 @@ def _check_not_converted(names: list[str], data: DataSection, key: str) -> None:
     for name in names:
         if _kind(name) in CONVERTED and _kind(name)[1:] not in data.names and Path(name).is_file():
             source, target = data.names if data.languages else ("en", "de")
-            command = ["scratch", "corpus", "from", *names, "pairs.jsonl", "--source-language", source]
-            command = shlex.join([*command, "--target-language", target])
+            languages = ["--source-language", source, "--target-language", target]
+            command = shlex.join(["scratch", "corpus", "from", *names, "pairs.jsonl", *languages])
             raise UserError(f"{key}: make pairs of {name} first: {command}; then set {key}=pairs.jsonl")
 
 
