@@ -159,8 +159,8 @@ def test_mo_files_that_are_cut_off_or_lie(tmp_path):
     many = content[:8] + struct.pack("<I", 2**31) + content[12:]
     assert "its 2,147,483,648 messages go beyond the end" in refused(tmp_path, name, many)
     assert "unknown version 9" in refused(tmp_path, name, content[:4] + struct.pack("<I", 9 << 16) + content[8:])
-    latin = content.replace("größ".encode(), b"gr\xf6\xdf ").replace("schön".encode(), b"sch\xf6n ")
-    assert latin == content or "not in the encoding UTF-8" in refused(tmp_path, name, latin)
+    latin = content.replace("ä".encode(), b"\xe4 ")  # of the same size, so that the tables stay right
+    assert "not in the encoding UTF-8, as it declares" in refused(tmp_path, name, latin)
 
 
 def test_po_files_that_are_damaged(tmp_path):
