@@ -84,14 +84,14 @@ class PairWriter:
     def __init__(self, file: IO[bytes], request: Request):
         self._file, self._names = file, (request.source, request.target)
 
-    def write(self, origin: str, units: Iterable[Unit]) -> Told:
-        """Write the units that are pairs. `origin` is what they are from; their places follow it."""
+    def write(self, origin: str, units: Iterable[Unit], **more: str) -> Told:
+        """Write the units that are pairs. `origin` is what they are from; their places follow it. `more`: columns."""
         told = Told()
         for unit in units:
             source, target = tidy(unit.source), tidy(unit.target)
             why = unit.skipped or (NO_SOURCE if not source else NO_TARGET if not target else "")
             if not why:
-                row = {self._names[0]: source, self._names[1]: target, "origin": f"{origin}#{unit.place}"}
+                row = {self._names[0]: source, self._names[1]: target, "origin": f"{origin}#{unit.place}", **more}
                 with suppress(UnicodeEncodeError):  # escapes of JSON may stand for half a character
                     self._file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
                     told.pairs += 1

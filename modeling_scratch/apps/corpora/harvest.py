@@ -73,7 +73,8 @@ def corpus_from_system(
     with new_output(output) as temporary, temporary.open("wb") as file:
         writer = PairWriter(file, request)
         for catalog in chosen:
-            told.append((catalog, writer.write(catalog.origin, _units(catalog))))
+            package = catalog.package or catalog.path.stem
+            told.append((catalog, writer.write(catalog.origin, _units(catalog), package=package)))
     return told
 
 

@@ -75,6 +75,8 @@ def harvested(machine, language: str, output):
     rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     licenses = {catalog.origin: catalog.license for catalog, _ in told}
     skipped = {catalog.origin: dict(entry.skipped) for catalog, entry in told if entry.skipped}
+    # A catalog that no package owns is its own.
+    assert all(row["package"] == row["origin"].partition("#")[0].partition("/")[0] for row in rows)
     return [(row["en"], row[language], row["origin"].partition("#")[0]) for row in rows], licenses, skipped
 
 
