@@ -54,6 +54,7 @@ EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "tr
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 EXTRAS |= {"rdkit": "smiles"}
 EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
+EXTRAS |= dict.fromkeys(["ftfy", "rensa"], "corpora")
 EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2"], "text")
 EXTRAS |= {"openpyxl": "corpora", "pyarrow": "train"}
 EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")

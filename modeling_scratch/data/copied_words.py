@@ -231,8 +231,17 @@ def find_copied_words(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, str],
 
 
 def _probabilities(links: np.ndarray, given: np.ndarray, words: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """How probable the other word of each kind of link is, given one of the two; see `translation_counts`."""
+    counts, _ = translation_counts(links, given, words, places)
+    return counts / np.bincount(given, counts)[given]
+
+
+def translation_counts(
+    links: np.ndarray, given: np.ndarray, words: np.ndarray, places: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """
-    How probable the other word of each kind of link is, given one of the two: IBM model 1, with an empty word.
+    How often each kind of link is expected to join a word with what translates it, (kinds,), and how probable each of
+    the other words is to translate nothing: IBM model 1, with an empty word.
 
     Args:
         links: the kind of each link, of shape (links,).
@@ -240,7 +249,8 @@ def _probabilities(links: np.ndarray, given: np.ndarray, words: np.ndarray, plac
         words: the other words, of shape (places,), where they occur.
         places: of each link, the place of its other word, of shape (links,).
     """
-    probability, of_nothing = np.ones(len(given)), np.ones(words.max() + 1)
+    probability, of_nothing = np.ones(len(given)), np.ones(words.max(initial=-1) + 1)
+    counts = probability
     for _ in range(_ITERATIONS):
         shares, from_nothing = probability[links], of_nothing[words]
         total = np.bincount(places, shares, len(words)) + from_nothing
@@ -248,4 +258,4 @@ def _probabilities(links: np.ndarray, given: np.ndarray, words: np.ndarray, plac
         probability = counts / np.bincount(given, counts)[given]
         shares_of_nothing = np.bincount(words, from_nothing / total)
         of_nothing = shares_of_nothing / shares_of_nothing.sum()
-    return probability
+    return counts, of_nothing

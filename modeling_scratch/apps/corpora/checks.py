@@ -1,0 +1,401 @@
+"""
+What is wrong with training pairs: a check for each fault, which gives every pair a score. A pair whose score reaches
+the threshold of a check has its fault. `scratch corpus report` counts these pairs, `scratch corpus clean` drops them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+
+import numpy as np
+import regex
+from rapidfuzz import fuzz
+
+from ...languages import is_same_language, likely_locale
+from ...model.kept_words import KEPT
+from ...model.text import clean, is_translatable
+from .duplicates import Duplicates, TestSources
+from .identification import foreignness
+from .word_translations import WordTranslations
+
+Pair = tuple[str, str]
+
+# What each check finds, in a few words for reports, in the order in which one reason is given for a pair with several.
+CHECKS = {
+    "empty": "a side is empty, or one side alone has letters and digits",
+    "encoding": "characters that a wrong encoding made",
+    "script": "a side in another script than its language",
+    "copy": "the target is a copy of the source",
+    "language": "a side in another language",
+    "length": "a very long side",
+    "repetition": "a target that repeats itself",
+    "duplicate": "a copy of an earlier pair",
+    "near_duplicate": "nearly a copy of an earlier pair",
+    "test_overlap": "the source is in a test set",
+    "near_test_overlap": "the source is nearly in a test set",
+    "misaligned": "sides whose words do not translate each other",
+    "truncated": "a side that lacks the end of the other",
+    "length_ratio": "sides of very different lengths",
+    "placeholders": "placeholders, addresses or tags on one side alone",
+    "numbers": "numbers on one side alone",
+    "punctuation": "sides that end in different punctuation",
+    "several_targets": "the source has had another target before",
+}
+_OF_LANGUAGES = {"script", "copy", "language", "numbers", "punctuation"}  # for pairs that are in languages
+_BATCH = 2000
+_SAMPLE = 100_000  # pairs, spread over the corpus, from which its words and lengths are learned
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    A fault of a pair.
+
+    Args:
+        line: the place of the pair in the corpus, from 1.
+        check: one of `CHECKS`.
+        score: at least the threshold of the check.
+    """
+
+    line: int
+    check: str
+    score: float
+
+
+@dataclass(frozen=True)
+class CheckedPairs:
+    """
+    Some successive pairs and their scores.
+
+    Args:
+        first: the place of the first of them in the corpus, from 0.
+        pairs: source and target of each, as models read them.
+        scores: by the name of the check, (pairs,). Higher is worse; 0 where nothing is wrong.
+    """
+
+    first: int
+    pairs: list[Pair]
+    scores: dict[str, np.ndarray]
+
+    def findings(self, thresholds: Mapping[str, float]) -> Iterator[Finding]:
+        """The faults of these pairs, pair by pair, in the order of `CHECKS`."""
+        names = [name for name in CHECKS if name in thresholds and name in self.scores]
+        if not names:
+            return
+        found = np.array([self.scores[name] >= thresholds[name] for name in names])  # (checks, pairs)
+        for place, check in np.argwhere(found.T).tolist():
+            yield Finding(self.first + place + 1, names[check], float(self.scores[names[check]][place]))
+
+
+def check_pairs(
+    pairs: Callable[[], Iterable[Pair]],
+    languages: tuple[str, str] | None,
+    test_sources: Iterable[str] = (),
+    names: Iterable[str] = CHECKS,
+) -> Iterator[CheckedPairs]:
+    """
+    Check all pairs of a corpus, in two passes over it. The same pairs have the same scores on every machine.
+
+    Args:
+        pairs: a function that reads the corpus from its beginning; it is called twice.
+        languages: of source and target; None: the pairs are not in languages, and only some checks apply.
+        test_sources: sources of test sets that must not be in the corpus.
+        names: the checks to run.
+    """
+    checker = PairChecker(languages, test_sources, names)
+    for batch in _batches(pairs()):
+        checker.learn(batch)
+    checker.close()
+    first = 0
+    for batch in _batches(pairs()):
+        yield CheckedPairs(first, batch, checker.scores(first, batch))
+        first += len(batch)
+
+
+def _batches(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    read = ((clean(source), clean(target)) for source, target in pairs)
+    while batch := list(islice(read, _BATCH)):
+        yield batch
+
+
+class PairChecker:
+    """
+    The state of `check_pairs`: `learn` from all pairs, `close`, then `scores` of the same pairs in the same order.
+
+    Args:
+        languages, test_sources, names: see `check_pairs`.
+    """
+
+    def __init__(
+        self,
+        languages: tuple[str, str] | None,
+        test_sources: Iterable[str] = (),
+        names: Iterable[str] = CHECKS,
+    ):
+        self.languages = languages
+        self.names = set(names)
+        if languages is None:
+            self.names -= _OF_LANGUAGES
+        elif is_same_language(*languages):
+            self.names.discard("copy")
+        self._tests = TestSources(map(clean, test_sources)) if self._runs("test_overlap", "near_test_overlap") else None
+        self._duplicates = Duplicates() if self._runs("duplicate", "near_duplicate", "several_targets") else None
+        self._sample: list[Pair] = []
+        self._step = 1  # every so many pairs, one is in the sample
+        self._count = 0
+        self._words: WordTranslations | None = None
+        self._lengths: Lengths | None = None
+
+    def _runs(self, *names: str) -> bool:
+        return not self.names.isdisjoint(names)
+
+    def learn(self, pairs: Sequence[Pair]) -> None:
+        sources, targets = zip(*pairs, strict=True)
+        if self._duplicates:
+            self._duplicates.add(sources, targets)
+        for pair in pairs:
+            if self._count % self._step == 0:
+                self._sample.append(pair)
+                if len(self._sample) == _SAMPLE:
+                    self._sample, self._step = self._sample[::2], self._step * 2
+            self._count += 1
+
+    def close(self) -> None:
+        """Must be called once all pairs were learned."""
+        if self._duplicates:
+            self._duplicates.close()
+        if self._runs("length_ratio", "truncated"):
+            self._lengths = Lengths(self._sample)
+        if self._runs("copy", "misaligned", "truncated"):
+            self._words = WordTranslations(self._sample)
+        self._sample = []
+
+    def scores(self, first: int, pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
+        """
+        The scores of pairs by check, each (pairs,).
+
+        Args:
+            first: the place of the first of these pairs in the corpus.
+        """
+        sources, targets = map(list, zip(*pairs, strict=True))
+        found = {
+            name: np.fromiter(map(score, sources, targets), dtype=float, count=len(pairs))
+            for name, score in _OF_PAIRS.items()
+            if name in self.names
+        }
+        if self.languages:
+            for name, score in (("language", foreignness), ("script", in_other_scripts)):
+                if name in self.names:
+                    sides = zip((sources, targets), self.languages, strict=True)
+                    found[name] = np.maximum(*(score(texts, language) for texts, language in sides))
+        if self._lengths is not None:
+            deviation = self._lengths.deviation(pairs)
+            found["length_ratio"] = np.abs(deviation)
+        if self._words is not None:
+            places = np.arange(first, first + len(pairs))
+            learned = (places % self._step == 0) & np.isin(places // self._step, self._words.learned)
+            evidence = self._words.evidence(pairs, learned)
+            found["misaligned"] = evidence.missing()
+            if self._lengths is not None:
+                found["truncated"] = truncation(evidence, deviation)
+            if "copy" in self.names:
+                found["copy"][self._words.translated_share(sources) < 0.5] = 0
+        if self._duplicates:
+            found |= self._duplicates.find(first, sources, targets)
+        if self._tests:
+            found |= self._tests.find(sources)
+        return {name: found[name] for name in CHECKS if name in self.names}
+
+
+# -- checks of a single pair -------------------------------------------------------------------------------------------
+
+
+def _emptiness(source: str, target: str) -> float:
+    return float(not source or not target or is_translatable(source) != is_translatable(target))
+
+
+def _longest(source: str, target: str) -> float:
+    """Characters of the longer side."""
+    return float(max(len(source), len(target)))
+
+
+def _likeness(source: str, target: str) -> float:
+    """The share of characters that the sides have in common."""
+    return fuzz.ratio(source.lower(), target.lower(), score_cutoff=80) / 100
+
+
+# What stands where a decoder found nothing, and the controls that Latin-1 has where Windows has letters.
+_UNDECODED = re.compile("[\ufffd\x80-\x84\x86-\x9f]")
+_LOST = re.compile(r"[^\W\d_]\?[^\W\d_A-Z]")  # "f?r": a letter that an encoding lacked
+_ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,4});")
+
+
+def broken_characters(source: str, target: str) -> float:
+    """How many places of a pair a wrong encoding has damaged, and the entities of HTML that one side alone has."""
+    return float(
+        _broken(source)
+        + _broken(target)
+        + abs(len(_LOST.findall(source)) - len(_LOST.findall(target))) * ("/" not in source + target)
+        + abs(len(_ENTITY.findall(source)) - len(_ENTITY.findall(target)))
+    )
+
+
+def _broken(text: str) -> int:
+    if text.isascii():
+        return 0
+    from ftfy.badness import badness  # from an extra of this package
+
+    return len(_UNDECODED.findall(text)) + badness(text)
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def differing_numbers(source: str, target: str) -> float:
+    """
+    How many numbers of two digits or more one side alone has. Smaller ones are often words in the other language.
+    Separators and digits of other scripts make no difference.
+    """
+    sides = [
+        [str(int(number)) if number.strip("0") else number for number in _NUMBER.findall(text)]
+        for text in (source, target)
+    ]
+    if sides[0] == sides[1] or "".join(sides[0]) == "".join(sides[1]):
+        return 0.0
+    one, other = (Counter(number for number in side if len(number) > 1) for side in sides)
+    return float((one - other).total() + (other - one).total())
+
+
+_POSITION = re.compile(r"(?<=%)[0-9]+\$")
+
+
+def differing_placeholders(source: str, target: str) -> float:
+    """How many placeholders, addresses, tags and the like one side alone has."""
+    one, other = (
+        Counter(_POSITION.sub("", text[slice(*span)]) for span in KEPT.spans(text)) for text in (source, target)
+    )
+    return float((one - other).total() + (other - one).total())
+
+
+def repetition(source: str, target: str) -> float:
+    """The share of the target that is one phrase three times or more, beyond that of the source."""
+    repeated = _repeated(target)
+    return max(repeated - _repeated(source), 0.0) if repeated else 0.0
+
+
+def _repeated(text: str) -> float:
+    words = text.split()
+    if len(words) - len(set(words)) < 2:
+        return 0.0
+    longest = 0
+    for size in range(1, len(words) // 3 + 1):
+        run = 0
+        for one, other in zip(words, words[size:], strict=False):
+            run = run + 1 if one == other else 0
+            if run >= 2 * size:
+                longest = max(longest, run + size)
+    return longest / len(words)
+
+
+_ENDINGS = {"。": ".", "।": ".", "…": "...", "？": "?", "؟": "?", "！": "!", "：": ":", "؛": ";", "；": ";", "．": "."}  # noqa: RUF001
+_CLOSING = re.compile(r"""[\s"'”’»«“„)\]）】」』]+$""")  # noqa: RUF001
+
+
+def _differing_ends(source: str, target: str) -> float:
+    return float(_end(source) != _end(target))
+
+
+def _end(text: str) -> str:
+    last = _CLOSING.sub("", text)[-3:]
+    last = last if last == "..." else last[-1:]
+    last = _ENDINGS.get(last, last)
+    return last if last and not last[0].isalnum() and last in {".", "...", "?", "!", ":", ";"} else ""
+
+
+# These need nothing but a pair.
+_OF_PAIRS: dict[str, Callable[[str, str], float]] = {
+    "empty": _emptiness,
+    "encoding": broken_characters,
+    "copy": _likeness,
+    "length": _longest,
+    "repetition": repetition,
+    "placeholders": differing_placeholders,
+    "numbers": differing_numbers,
+    "punctuation": _differing_ends,
+}
+
+
+# -- checks that compare with the language or the corpus ---------------------------------------------------------------
+
+_SCRIPTS = {"Jpan": ("Han", "Hiragana", "Katakana"), "Kore": ("Hangul", "Han"), "Hans": ("Han",), "Hant": ("Han",)}
+_LETTER = regex.compile(r"\p{L}")
+_FEW_LETTERS = 4  # other than these may be a name or an abbreviation
+
+
+def in_other_scripts(texts: Sequence[str], language: str) -> np.ndarray:
+    """The share of the letters of each text that are not in the script of its language, (texts,)."""
+    script = (likely_locale(language) or ("", "", ""))[1]
+    if not script:
+        return np.zeros(len(texts))
+    if script == "Latn":  # most texts have nothing else
+        return np.array([0.0 if text.isascii() else _other_letters(text, script) for text in texts])
+    return np.array([_other_letters(text, script) for text in texts])
+
+
+def _other_letters(text: str, script: str) -> float:
+    letters = len(_LETTER.findall(text))
+    other = letters - len(_letters_of(script).findall(text))
+    return other / letters if other >= _FEW_LETTERS else 0.0
+
+
+@cache
+def _letters_of(script: str) -> regex.Pattern[str]:
+    names = "".join(rf"\p{{Script={name}}}" for name in _SCRIPTS.get(script, (script,)))
+    return regex.compile(rf"(?V1)[\p{{L}}&&[{names}\p{{Script=Common}}\p{{Script=Inherited}}]]")
+
+
+class Lengths:
+    """
+    How long targets are beside their sources, after Gale and Church (1993, https://aclanthology.org/J93-1004).
+
+    Args:
+        pairs: a sample of the corpus.
+    """
+
+    def __init__(self, pairs: Sequence[Pair]):
+        sizes = _sizes(pairs)
+        sizes = sizes[(sizes > 1).all(axis=1)]
+        self.ratio = float(np.exp(np.median(np.log(sizes[:, 1] / sizes[:, 0])))) if len(sizes) else 1.0
+        self.spread = 1.0
+        if len(sizes):
+            # The median of the absolute deviations, as wide as a standard deviation: faults do not change it.
+            self.spread = max(1.4826 * float(np.median(np.abs(self._raw(sizes)))), 0.1)
+
+    def _raw(self, sizes: np.ndarray) -> np.ndarray:
+        expected = self.ratio * sizes[:, 0]
+        return (sizes[:, 1] - expected) / np.sqrt((sizes[:, 1] + expected) / 2)
+
+    def deviation(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """By how many standard deviations each target is too long, or too short (negative), (pairs,)."""
+        return self._raw(_sizes(pairs)) / self.spread
+
+
+def _sizes(pairs: Sequence[Pair]) -> np.ndarray:
+    """Characters of both sides, and one more, so that a short word is no multiple of a shorter one, (pairs, 2)."""
+    return np.array([(len(source) + 1, len(target) + 1) for source, target in pairs], dtype=float)
+
+
+def truncation(evidence, deviation: np.ndarray) -> np.ndarray:
+    """
+    The evidence that one side lacks what the other ends with, (pairs,): its last words are not translated, and it is
+    short; both must be so.
+    """
+    found = np.zeros(len(deviation))
+    for side, short in ((0, -deviation), (1, deviation)):
+        against = evidence.against_tail(side)
+        short = np.maximum(short, 0.0)
+        found = np.maximum(found, np.where((against > 0) & (short > 1), against + short**2 / 2, 0.0))
+    return found

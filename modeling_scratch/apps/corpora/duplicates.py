@@ -1,0 +1,138 @@
+"""Pairs that repeat earlier ones, exactly or nearly, and what is also in a test set."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import regex
+from rapidfuzz import fuzz
+from xxhash import xxh3_64_intdigest
+
+_PERMUTATIONS, _BANDS = 32, 8  # of MinHash: pairs with three quarters of their words in common meet with 97 %
+_WORD = regex.compile(r"[\p{L}\p{M}]+|\p{Nd}+")
+_EMPTY = np.uint64(0)
+
+
+def _key(text: str) -> int:
+    return xxh3_64_intdigest(text.encode("utf-8", errors="surrogatepass"))
+
+
+def _words(text: str) -> list[str]:
+    """Words without capitals and punctuation; for scripts without spaces, letters."""
+    words = _WORD.findall(text.lower())
+    return words if len(words) > 2 else list(text.lower())
+
+
+class Duplicates:
+    """
+    Finds pairs that were there before, in two passes over a corpus: `add` all pairs, then `find` for the same pairs in
+    the same order. Keeps some 100 bytes a pair, and the text of those that seem to have a near duplicate.
+    """
+
+    def __init__(self) -> None:
+        self._pairs, self._sources = array("Q"), array("Q")
+        self._bands: list[np.ndarray] = []
+        self._first_of_near = np.zeros((0, _BANDS), dtype=np.int64)
+        self._kept: dict[int, str] = {}
+        self._is_copy = self._is_other_target = np.zeros(0, dtype=bool)
+        self._wanted = np.zeros(0, dtype=np.int64)
+        self.count = 0
+
+    def add(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        from rensa import RMinHash  # from an extra of this package
+
+        self._sources.extend(map(_key, sources))
+        self._pairs.extend(_key(f"{source}\n{target}") for source, target in zip(sources, targets, strict=True))
+        words = [
+            [*_words(source), *(f"\n{word}" for word in _words(target))]
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        digests = RMinHash.digest_matrix_from_token_sets(words, _PERMUTATIONS, 0).to_rows()
+        rows = np.array(digests, dtype=np.uint64).reshape(len(words), _BANDS, -1)
+        mixed = np.zeros(rows.shape[:2], dtype=np.uint64)
+        for column in range(rows.shape[2]):
+            mixed = (mixed ^ rows[:, :, column]) * np.uint64(0x9E3779B97F4A7C15)
+            mixed ^= mixed >> np.uint64(29)
+        self._bands.append(mixed)
+
+    def close(self) -> None:
+        """To be called after all pairs were added."""
+        pairs, sources = (np.frombuffer(keys, dtype=np.uint64) for keys in (self._pairs, self._sources))
+        _, first, of_pair = np.unique(pairs, return_index=True, return_inverse=True)
+        self._is_copy = first[of_pair] != np.arange(len(pairs))
+        _, first, of_source = np.unique(sources, return_index=True, return_inverse=True)
+        self._is_other_target = (first[of_source] != np.arange(len(pairs))) & ~self._is_copy
+        bands = np.concatenate(self._bands) if self._bands else np.zeros((0, _BANDS), dtype=np.uint64)
+        self._bands = []
+        self._first_of_near = np.empty(bands.shape, dtype=np.int32)
+        for band in range(_BANDS):
+            _, first, of_band = np.unique(bands[:, band], return_index=True, return_inverse=True)
+            self._first_of_near[:, band] = first[of_band]
+        # Exact copies are found already.
+        self._first_of_near[self._is_copy] = np.flatnonzero(self._is_copy)[:, None]
+        earlier = self._first_of_near < np.arange(len(pairs))[:, None]
+        self._wanted = np.unique(self._first_of_near[earlier])
+
+    def find(self, first: int, sources: Sequence[str], targets: Sequence[str]) -> dict[str, np.ndarray]:
+        """
+        The scores of pairs for the checks `duplicate`, `near_duplicate` and `several_targets`, each (pairs,).
+
+        Args:
+            first: the place of the first of these pairs in the corpus.
+        """
+        places = slice(first, first + len(sources))
+        begin, end = np.searchsorted(self._wanted, (places.start, places.stop))
+        for place in self._wanted[begin:end].tolist():
+            self._kept[place] = sources[place - first], targets[place - first]
+        near = np.zeros(len(sources))
+        rows, _ = np.nonzero(self._first_of_near[places] < np.arange(places.start, places.stop)[:, None])
+        for row in np.unique(rows).tolist():
+            earlier = {place for place in self._first_of_near[first + row].tolist() if place < first + row}
+            near[row] = max(_likeness((sources[row], targets[row]), self._kept[place]) for place in earlier)
+        return {
+            "duplicate": self._is_copy[places].astype(float),
+            "near_duplicate": near,
+            "several_targets": self._is_other_target[places].astype(float),
+        }
+
+
+def _likeness(pair: tuple[str, str], other: tuple[str, str]) -> float:
+    """The share of characters that two pairs have in common, on the side where they have less, without capitals."""
+    return min(fuzz.ratio(one.lower(), two.lower()) for one, two in zip(pair, other, strict=True)) / 100
+
+
+class TestSources:
+    """Sources of test sets, to find in training pairs."""
+
+    __test__ = False  # pytest would collect it
+
+    def __init__(self, sources: Iterable[str]):
+        from rensa import RMinHash
+
+        self._texts = list(dict.fromkeys(sources))
+        self._exact = set(self._texts)
+        self._bands: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for place, bands in enumerate(_bands_of(RMinHash, self._texts)):
+            for key in bands:
+                self._bands.setdefault(key, []).append(place)
+
+    def find(self, sources: Sequence[str]) -> dict[str, np.ndarray]:
+        """The scores of pairs for the checks `test_overlap` and `near_test_overlap`, each (pairs,)."""
+        from rensa import RMinHash
+
+        exact = np.array([text in self._exact for text in sources], dtype=float)
+        near = np.zeros(len(sources))
+        if self._texts:
+            for row, bands in enumerate(_bands_of(RMinHash, sources)):
+                places = {place for key in bands for place in self._bands.get(key, ())}
+                if places and not exact[row]:
+                    text = sources[row].lower()
+                    near[row] = max(fuzz.ratio(text, self._texts[place].lower()) for place in places) / 100
+        return {"test_overlap": exact, "near_test_overlap": near}
+
+
+def _bands_of(hasher, texts: Sequence[str]) -> Iterable[list[tuple[int, tuple[int, ...]]]]:
+    rows = hasher.digest_matrix_from_token_sets([_words(text) for text in texts], _PERMUTATIONS, 0).to_rows()
+    size = _PERMUTATIONS // _BANDS
+    for row in rows:
+        yield [(band, tuple(row[band * size : (band + 1) * size])) for band in range(_BANDS)]
