@@ -13,6 +13,7 @@ from .cli import Debug, log_to_terminal, one_line_errors, report, reporting
 
 if TYPE_CHECKING:
     from ..apps.corpora.corpus_from import Told
+    from ..recipe.schema import DataSection
 
 _SHOWN = 10  # files that a report names
 
@@ -166,3 +167,75 @@ def _sum(output: Path, told: "list[Told]", source: str, target: str) -> list[str
     names = [f"data.train_files={output}", "data.validation_files=null", "data.test_files=null", *languages]
     train = shlex.join(["scratch", "train", "--config", "own-text", *names])
     return [f"wrote {output}: {whole}", f"  {train}"]
+
+
+@app.command("clean")
+def clean_command(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="what data.train_files of a recipe names: tables, two text files, or the prefix of two"),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="the file to write; it must not exist")],
+    source_language: Annotated[str | None, typer.Option(help="such as en; also the column of a table")] = None,
+    target_language: Annotated[str | None, typer.Option(help="such as de")] = None,
+    source_column: Annotated[
+        str | None, typer.Option(help="of tables: a name, or a number if there is no header")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option(help="the same for the target")] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(help="files of a test set, named like FILES; its sources are dropped")
+    ] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="a YAML file of what is dropped (default: configuration/cleaning.yaml)")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """
+    Drop pairs with a fault: misaligned, cut, in another language, copied, of broken encoding and so on. They stay in
+    OUTPUT-dropped.jsonl, with the reasons.
+    """
+    log_to_terminal(uses_transformers=False)
+    with one_line_errors(debug):
+        from ..apps.corpora.cleaning import clean_corpus, describe_cleaning
+        from ..apps.corpora.pair_files import PairFiles
+        from ..apps.corpora.rules import CLEANING_FILE, read_rules
+
+        chosen = read_rules(rules)
+        data = corpus_data(source_language, target_language, source_column, target_column)
+        tests = PairFiles(test, data, "--test").pairs() if test else ()
+        done = clean_corpus(PairFiles(files, data, "FILES"), output, chosen, (source for source, _ in tests))
+        keys = [f"data.train_files={shlex.quote(str(output))}"]
+        if data.languages is not None:
+            keys += [f"data.source_language={source_language}", f"data.target_language={target_language}"]
+        text = [
+            describe_cleaning(done, chosen),
+            "",
+            f"the dropped pairs, with the reasons: {done.dropped_file}",
+            f"to keep more or fewer: change a copy of {CLEANING_FILE}, and name it with --rules",
+            f"next: scratch train --config own-text {' '.join(keys)}",
+        ]
+        report("\n".join(text), f"{output} is written")
+
+
+def corpus_data(
+    source_language: str | None,
+    target_language: str | None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+) -> "DataSection":
+    """A recipe's section of data with these languages and columns. UserError if only one of two is given."""
+    from ..recipe.schema import DataSection
+
+    for one, other, name in ((source_language, target_language, "language"), (source_column, target_column, "column")):
+        if (one is None) != (other is None):
+            raise UserError(f"--source-{name} and --target-{name}: give both")
+    columns = [None if name is None else _column(name) for name in (source_column, target_column)]
+    return DataSection.model_validate(
+        {
+            "train_files": ["pairs"],  # so that the languages are not those of the embedded corpus
+            "source_language": source_language,
+            "target_language": target_language,
+            "source_column": columns[0],
+            "target_column": columns[1],
+        }
+    )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from glob import escape, glob
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -99,6 +99,23 @@ def read_lines(path: Path) -> Iterator[str]:
                     yield text
         except UnicodeDecodeError as error:
             raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
+
+
+def read_line_pairs(source: Path, target: Path) -> Iterator[dict[str, str]]:
+    """The pairs of two text files. UserError if they have not equally many lines, or none."""
+    one = other = None
+    for one, other in zip_longest(read_lines(source), read_lines(target)):
+        if one is None or other is None:
+            break
+        yield {SOURCE: one.strip(), TARGET: other.strip()}
+    if one is None or other is None:  # also if there are no lines, in compressed files
+        counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+        if not any(counts):
+            raise UserError(f"{source} and {target} are empty")
+        raise UserError(
+            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must belong to line i of "
+            "the other"
+        )
 
 
 # -- rows of tables ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import islice, repeat, zip_longest
+from itertools import islice, repeat
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -47,7 +47,7 @@ from .local_files import (
     find_files,
     joined_cells,
     names_of_files,
-    read_lines,
+    read_line_pairs,
     read_table,
 )
 
@@ -196,23 +196,7 @@ class LocalFiles(PairSource):
 def _read(entries: list[Entry]) -> Iterator[dict[str, str]]:
     """The pairs; the datasets library treats each entry as a shard."""
     for paths, columns in entries:
-        yield from _read_texts(*paths) if columns is None else _read_table(paths[0], columns)
-
-
-def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
-    one = other = None
-    for one, other in zip_longest(read_lines(source), read_lines(target)):
-        if one is None or other is None:
-            break
-        yield {SOURCE: one.strip(), TARGET: other.strip()}
-    if one is None or other is None:  # also if there are no lines, in compressed files
-        counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
-        if not any(counts):
-            raise UserError(f"{source} and {target} are empty")
-        raise UserError(
-            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must belong to line i of "
-            "the other"
-        )
+        yield from read_line_pairs(*paths) if columns is None else _read_table(paths[0], columns)
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[dict[str, str]]:

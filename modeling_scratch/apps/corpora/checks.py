@@ -18,8 +18,8 @@ from ...languages import is_same_language, likely_locale
 from ...model.kept_words import KEPT
 from ...model.text import clean, is_translatable
 from .duplicates import Duplicates, TestSources
-from .identification import foreignness
-from .word_translations import WordTranslations
+from .identification import Foreignness
+from .word_translations import Evidence, WordTranslations
 
 Pair = tuple[str, str]
 
@@ -37,7 +37,7 @@ CHECKS = {
     "test_overlap": "the source is in a test set",
     "near_test_overlap": "the source is nearly in a test set",
     "misaligned": "sides whose words do not translate each other",
-    "truncated": "a side that lacks the end of the other",
+    "truncated": "a target that lacks the end of its source",
     "length_ratio": "sides of very different lengths",
     "placeholders": "placeholders, addresses or tags on one side alone",
     "numbers": "numbers on one side alone",
@@ -46,6 +46,10 @@ CHECKS = {
 }
 _OF_LANGUAGES = {"script", "copy", "language", "numbers", "punctuation"}  # for pairs that are in languages
 _BATCH = 2000
+_TO_KNOW_LANGUAGES = 10_000  # pairs
+_TRANSLATED = 0.5  # the share of words that a copy would leave untranslated
+_SHARE_OF_WORDS = 0.7  # of their evidence: words beside each other do not say independent things
+_ALIKE = 0.95  # the likeness of copies
 _SAMPLE = 100_000  # pairs, spread over the corpus, from which its words and lengths are learned
 
 
@@ -74,11 +78,13 @@ class CheckedPairs:
         first: the place of the first of them in the corpus, from 0.
         pairs: source and target of each, as models read them.
         scores: by the name of the check, (pairs,). Higher is worse; 0 where nothing is wrong.
+        earlier: the place of the pair that each repeats, from 0; -1 where there is none, (pairs,).
     """
 
     first: int
     pairs: list[Pair]
     scores: dict[str, np.ndarray]
+    earlier: np.ndarray
 
     def findings(self, thresholds: Mapping[str, float]) -> Iterator[Finding]:
         """The faults of these pairs, pair by pair, in the order of `CHECKS`."""
@@ -111,7 +117,7 @@ def check_pairs(
     checker.close()
     first = 0
     for batch in _batches(pairs()):
-        yield CheckedPairs(first, batch, checker.scores(first, batch))
+        yield checker.check(first, batch)
         first += len(batch)
 
 
@@ -123,7 +129,7 @@ def _batches(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 class PairChecker:
     """
-    The state of `check_pairs`: `learn` from all pairs, `close`, then `scores` of the same pairs in the same order.
+    The state of `check_pairs`: `learn` from all pairs, `close`, then `check` the same pairs in the same order.
 
     Args:
         languages, test_sources, names: see `check_pairs`.
@@ -148,6 +154,8 @@ class PairChecker:
         self._count = 0
         self._words: WordTranslations | None = None
         self._lengths: Lengths | None = None
+        self._truncation: Truncation | None = None
+        self._foreign: list[Foreignness] = []
 
     def _runs(self, *names: str) -> bool:
         return not self.names.isdisjoint(names)
@@ -168,17 +176,21 @@ class PairChecker:
         if self._duplicates:
             self._duplicates.close()
         if self._runs("length_ratio", "truncated"):
-            self._lengths = Lengths(self._sample)
+            self._lengths, self._truncation = Lengths(self._sample), Truncation(self._sample)
         if self._runs("copy", "misaligned", "truncated"):
             self._words = WordTranslations(self._sample)
+        if self.languages and "language" in self.names:
+            told = [pair for pair in self._sample if not _are_alike(*pair)]
+            sides = zip(*told[:: -(-len(told) // _TO_KNOW_LANGUAGES) or 1], strict=True) if told else ([], [])
+            self._foreign = list(map(Foreignness, map(list, sides), self.languages))
         self._sample = []
 
-    def scores(self, first: int, pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
+    def check(self, first: int, pairs: list[Pair]) -> CheckedPairs:
         """
-        The scores of pairs by check, each (pairs,).
+        The scores of pairs.
 
         Args:
-            first: the place of the first of these pairs in the corpus.
+            first: the place of the first of these pairs in the corpus, from 0.
         """
         sources, targets = map(list, zip(*pairs, strict=True))
         found = {
@@ -187,10 +199,13 @@ class PairChecker:
             if name in self.names
         }
         if self.languages:
-            for name, score in (("language", foreignness), ("script", in_other_scripts)):
-                if name in self.names:
-                    sides = zip((sources, targets), self.languages, strict=True)
-                    found[name] = np.maximum(*(score(texts, language) for texts, language in sides))
+            if "script" in self.names:
+                found["script"] = np.maximum(*map(in_other_scripts, (sources, targets), self.languages))
+            if self._foreign:
+                source_score, target_score = self._foreign
+                found["language"] = np.maximum(source_score(sources), target_score(targets))
+                # Names are the same in many languages; copies of sentences have a check of their own.
+                found["language"][[_are_alike(*pair) for pair in pairs]] = 0
         if self._lengths is not None:
             deviation = self._lengths.deviation(pairs)
             found["length_ratio"] = np.abs(deviation)
@@ -199,15 +214,18 @@ class PairChecker:
             learned = (places % self._step == 0) & np.isin(places // self._step, self._words.learned)
             evidence = self._words.evidence(pairs, learned)
             found["misaligned"] = evidence.missing()
-            if self._lengths is not None:
-                found["truncated"] = truncation(evidence, deviation)
+            if self._truncation is not None:
+                found["truncated"] = self._truncation(pairs, evidence, deviation)
             if "copy" in self.names:
-                found["copy"][self._words.translated_share(sources) < 0.5] = 0
+                alike = np.flatnonzero(found["copy"])
+                shares = self._words.translated_share([sources[place] for place in alike])
+                found["copy"][alike[shares < _TRANSLATED]] = 0
         if self._duplicates:
             found |= self._duplicates.find(first, sources, targets)
         if self._tests:
             found |= self._tests.find(sources)
-        return {name: found[name] for name in CHECKS if name in self.names}
+        earlier = found.get("earlier", np.full(len(pairs), -1))
+        return CheckedPairs(first, pairs, {name: found[name] for name in CHECKS if name in self.names}, earlier)
 
 
 # -- checks of a single pair -------------------------------------------------------------------------------------------
@@ -227,9 +245,13 @@ def _likeness(source: str, target: str) -> float:
     return fuzz.ratio(source.lower(), target.lower(), score_cutoff=80) / 100
 
 
+def _are_alike(source: str, target: str) -> bool:
+    return _likeness(source, target) >= _ALIKE
+
+
 # What stands where a decoder found nothing, and the controls that Latin-1 has where Windows has letters.
 _UNDECODED = re.compile("[\ufffd\x80-\x84\x86-\x9f]")
-_LOST = re.compile(r"[^\W\d_]\?[^\W\d_A-Z]")  # "f?r": a letter that an encoding lacked
+_LOST = re.compile(r"\w\?[^\W\d_A-Z]|\B\?[^\W\d_]|\w\? [^\W\d_A-Z]")  # "f?r", "?ber": a letter that an encoding lacked
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,4});")
 
 
@@ -388,14 +410,29 @@ def _sizes(pairs: Sequence[Pair]) -> np.ndarray:
     return np.array([(len(source) + 1, len(target) + 1) for source, target in pairs], dtype=float)
 
 
-def truncation(evidence, deviation: np.ndarray) -> np.ndarray:
+class Truncation:
     """
-    The evidence that one side lacks what the other ends with, (pairs,): its last words are not translated, and it is
-    short; both must be so.
+    The evidence that a target lacks what its source ends with: the last words of the source are not translated, and the
+    target is short, and has lost the mark at its end.
+
+    Args:
+        pairs: a sample of the corpus, which tells how often targets lack the mark of their source anyway.
     """
-    found = np.zeros(len(deviation))
-    for side, short in ((0, -deviation), (1, deviation)):
-        against = evidence.against_tail(side)
-        short = np.maximum(short, 0.0)
-        found = np.maximum(found, np.where((against > 0) & (short > 1), against + short**2 / 2, 0.0))
-    return found
+
+    def __init__(self, pairs: Sequence[Pair]):
+        ended = [(source, target) for source, target in pairs if _end(source)]
+        without = sum(not _end(target) for _, target in ended)
+        self._of_lost_end = max(float(np.log((len(ended) + 2) / (without + 1))), 0.0)
+
+    def __call__(self, pairs: Sequence[Pair], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
+        """
+        The evidence, a logarithm, (pairs,).
+
+        Args:
+            evidence: of the words of these pairs.
+            deviation: of the lengths of their targets; see `Lengths`.
+        """
+        against = _SHARE_OF_WORDS * evidence.against_tail(0)
+        lost_end = np.array([bool(_end(source) and not _end(target)) for source, target in pairs])
+        found = against + deviation**2 / 2 + self._of_lost_end * lost_end
+        return np.where((against > 0) & (deviation < -1), found, 0.0)

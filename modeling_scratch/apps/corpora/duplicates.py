@@ -10,7 +10,6 @@ from xxhash import xxh3_64_intdigest
 
 _PERMUTATIONS, _BANDS = 32, 8  # of MinHash: pairs with three quarters of their words in common meet with 97 %
 _WORD = regex.compile(r"[\p{L}\p{M}]+|\p{Nd}+")
-_EMPTY = np.uint64(0)
 
 
 def _key(text: str) -> int:
@@ -32,11 +31,7 @@ class Duplicates:
     def __init__(self) -> None:
         self._pairs, self._sources = array("Q"), array("Q")
         self._bands: list[np.ndarray] = []
-        self._first_of_near = np.zeros((0, _BANDS), dtype=np.int64)
-        self._kept: dict[int, str] = {}
-        self._is_copy = self._is_other_target = np.zeros(0, dtype=bool)
-        self._wanted = np.zeros(0, dtype=np.int64)
-        self.count = 0
+        self._kept: dict[int, tuple[str, str]] = {}
 
     def add(self, sources: Sequence[str], targets: Sequence[str]) -> None:
         from rensa import RMinHash  # from an extra of this package
@@ -59,7 +54,8 @@ class Duplicates:
         """To be called after all pairs were added."""
         pairs, sources = (np.frombuffer(keys, dtype=np.uint64) for keys in (self._pairs, self._sources))
         _, first, of_pair = np.unique(pairs, return_index=True, return_inverse=True)
-        self._is_copy = first[of_pair] != np.arange(len(pairs))
+        self._first = first[of_pair]
+        self._is_copy = self._first != np.arange(len(pairs))
         _, first, of_source = np.unique(sources, return_index=True, return_inverse=True)
         self._is_other_target = (first[of_source] != np.arange(len(pairs))) & ~self._is_copy
         bands = np.concatenate(self._bands) if self._bands else np.zeros((0, _BANDS), dtype=np.uint64)
@@ -75,7 +71,8 @@ class Duplicates:
 
     def find(self, first: int, sources: Sequence[str], targets: Sequence[str]) -> dict[str, np.ndarray]:
         """
-        The scores of pairs for the checks `duplicate`, `near_duplicate` and `several_targets`, each (pairs,).
+        The scores of pairs for the checks `duplicate`, `near_duplicate` and `several_targets`, each (pairs,); and the
+        place of the pair that each repeats, `earlier`, -1 where there is none.
 
         Args:
             first: the place of the first of these pairs in the corpus.
@@ -85,14 +82,18 @@ class Duplicates:
         for place in self._wanted[begin:end].tolist():
             self._kept[place] = sources[place - first], targets[place - first]
         near = np.zeros(len(sources))
+        repeated = np.where(self._is_copy[places], self._first[places], -1)
         rows, _ = np.nonzero(self._first_of_near[places] < np.arange(places.start, places.stop)[:, None])
         for row in np.unique(rows).tolist():
             earlier = {place for place in self._first_of_near[first + row].tolist() if place < first + row}
-            near[row] = max(_likeness((sources[row], targets[row]), self._kept[place]) for place in earlier)
+            pair = sources[row], targets[row]
+            near[row], place = max((_likeness(pair, self._kept[place]), -place) for place in earlier)
+            repeated[row] = -place
         return {
             "duplicate": self._is_copy[places].astype(float),
             "near_duplicate": near,
             "several_targets": self._is_other_target[places].astype(float),
+            "earlier": repeated,
         }
 
 

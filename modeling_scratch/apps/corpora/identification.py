@@ -6,9 +6,12 @@ from functools import cache
 
 import numpy as np
 
-from ...languages import base_language
+from ...languages import is_same_language
 
 _MOST = 400  # bytes of a text that are looked at
+_BATCH = 2000
+_OWN = 0.8  # how common the language of a side is taken to be at first
+_ITERATIONS = 10
 _ROWS = 1 << 16  # features whose weights are in memory at once
 
 
@@ -27,7 +30,8 @@ class _Identifier:
         self.feature = np.asarray(model.tk_output).astype(np.int64)  # -1: none ends in this state
         self.languages: list[str] = list(model.labels)
         # A language in two scripts has two columns.
-        self.columns = np.array([self.languages.index(code) for code in model.nb_classes])
+        columns = [self.languages.index(code) for code in model.nb_classes]
+        self.merged = np.eye(len(self.languages), dtype=np.float32)[columns]  # (columns, languages)
         self.weights = np.asarray(model.nb_ptc).astype(np.float32)  # (features, columns)
         self.prior = np.asarray(model.nb_pc).astype(np.float32)
 
@@ -59,9 +63,7 @@ class _Identifier:
         scores /= np.sqrt(np.maximum(sizes, 1), dtype=np.float32)[:, None]  # as py3langid calibrates them
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         scores /= scores.sum(axis=1, keepdims=True)
-        by_language = np.zeros((len(texts), len(self.languages)), dtype=np.float32)
-        np.add.at(by_language, (slice(None), self.columns), scores)
-        return by_language
+        return scores @ self.merged
 
 
 def _encoded(text: str) -> bytes:
@@ -76,18 +78,48 @@ def _identifier() -> _Identifier:
 
 def can_identify(language: str) -> bool:
     """Whether the model knows a language."""
-    return base_language(language) in _identifier().languages
+    return bool(_own_columns(language))
 
 
-def foreignness(texts: Sequence[str], language: str) -> np.ndarray:
+def _own_columns(language: str) -> list[int]:
+    return [place for place, code in enumerate(_identifier().languages) if is_same_language(code, language)]
+
+
+class Foreignness:
     """
-    For each text, how probable another language is than this one, (texts,): above 0.5 if one is more probable, 1 if one
-    is certain; 0 if the model does not know this language.
+    How probable it is that texts of one side of a corpus are in another language than this side.
+
+    How common each language is, is learned from a sample: a name looks like any of 140 languages, but sentences that
+    strayed into a corpus are mostly in a few. Without this, a tenth of good short messages would count as foreign.
+
+    Args:
+        sample: texts of this side.
+        language: what they should be in; 0 is found for all texts if the model does not know it.
     """
-    if not can_identify(language):
-        return np.zeros(len(texts))
-    probabilities = _identifier().probabilities(texts)
-    own = probabilities[:, (place := _identifier().languages.index(base_language(language)))].copy()
-    probabilities[:, place] = 0
-    other = probabilities.max(axis=1)
-    return other / np.maximum(own + other, 1e-12)
+
+    def __init__(self, sample: Sequence[str], language: str):
+        self._own = _own_columns(language)
+        if not self._own:
+            return
+        count = len(_identifier().languages)
+        self._common = np.full(count, (1 - _OWN) / count)
+        self._common[self._own] += _OWN / len(self._own)
+        if not sample:
+            return
+        found = np.concatenate(
+            [_identifier().probabilities(sample[start : start + _BATCH]) for start in range(0, len(sample), _BATCH)]
+        )
+        for _ in range(_ITERATIONS):  # expectation maximisation
+            self._common = _weighted(found, self._common).mean(axis=0)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """The probability of other languages, (texts,)."""
+        if not self._own:
+            return np.zeros(len(texts))
+        found = _weighted(_identifier().probabilities(texts), self._common)
+        return np.clip(1 - found[:, self._own].sum(axis=1), 0, 1)
+
+
+def _weighted(probabilities: np.ndarray, common: np.ndarray) -> np.ndarray:
+    found = probabilities * common
+    return found / np.maximum(found.sum(axis=1, keepdims=True), 1e-30)

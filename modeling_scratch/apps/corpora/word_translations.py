@@ -1,5 +1,6 @@
 """Which words of a corpus translate each other, learned from its own pairs: what tells misaligned and cut pairs."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +10,7 @@ import regex
 
 from ...data.copied_words import translation_counts
 
-_LINKS = 6_000_000  # possible links between words that are learned from: 50,000 pairs of 11 words each, some 600 MB
+_LINKS = 4_000_000  # possible links between words that are learned from: 33,000 pairs of 11 words each
 _LONGEST = 60  # words of a text that are looked at
 _PREFIX = 5  # letters that stand for a word, so that its endings count as one: no dictionary or stemmer is needed
 _LEAST, _MOST = -4.0, 8.0  # of a word's evidence
@@ -18,26 +19,36 @@ _SURE = 4.0  # evidence of a word that is the same on both sides
 _UNSEEN = 0.5  # added to the count of a word, so that one other pair proves little
 _TO_KNOW_TYPICAL = 2000  # pairs
 _FREQUENT = 3  # pairs with a word, to know whether it is translated
-_SENTENCE = 4  # words
+_SENTENCE = 3  # words at least
 _PRIOR_WORDS = 4  # short pairs are taken for ordinary ones until as many words say otherwise
 
 # Thai, Khmer, ideographs, kana: no spaces between words, so that two letters stand for one.
 _SPACELESS = r"\p{LB=SA}\p{LB=ID}\p{LB=CJ}"
 _TOKEN = regex.compile(rf"(?V1)[[\p{{L}}\p{{M}}]--[{_SPACELESS}]]+|[[\p{{L}}\p{{M}}]&&[{_SPACELESS}]]+|\p{{Nd}}+")
-_IS_SPACELESS = regex.compile(rf"[{_SPACELESS}]")
+_ASCII_TOKEN = re.compile("[a-z]+|[0-9]+")
+_SPACELESS_LETTER = regex.compile(rf"[{_SPACELESS}]")
 
 
 def tokens(text: str) -> list[str]:
     """What stands for the words of a text, without repeats, in order. Marks of keyboard shortcuts are left out."""
-    words = []
-    for word in _TOKEN.findall(text.lower().replace("_", "").replace("&", "")):
-        if _IS_SPACELESS.match(word):
-            words += [word[place : place + 2] for place in range(max(len(word) - 1, 1))]
-        else:
-            words.append(word if word.isdigit() else word[:_PREFIX])
-        if len(words) > 2 * _LONGEST:
-            break
+    text = text.lower().replace("_", "").replace("&", "")
+    if text.isascii():
+        words = [word[:_PREFIX] for word in _ASCII_TOKEN.findall(text)]
+    elif not _SPACELESS_LETTER.search(text):
+        words = [word[:_PREFIX] for word in _TOKEN.findall(text)]
+    else:
+        words = []
+        for word in _TOKEN.findall(text):
+            if _SPACELESS_LETTER.match(word):
+                words += [word[place : place + 2] for place in range(max(len(word) - 1, 1))]
+            else:
+                words.append(word[:_PREFIX])
     return list(dict.fromkeys(words))[:_LONGEST]
+
+
+def _is_mostly_lower_case(text: str) -> bool:
+    words = [word for word in text.split() if word[0].isalpha()]
+    return 2 * sum(word[0].islower() for word in words) >= len(words) > 0
 
 
 @dataclass
@@ -68,10 +79,9 @@ class _Grid:
             places.append((own, other, begin[others > 0]))
             linked.append(np.flatnonzero(others))
         (first, second, begins), (second_again, first_again, transposed_begins) = places
-        blocks = np.repeat(sizes[0] * sizes[1], sizes[0] * sizes[1])
-        block = np.repeat(np.arange(len(sizes[0])), sizes[0] * sizes[1])
-        start = (np.cumsum(sizes[0] * sizes[1]) - sizes[0] * sizes[1])[block]
-        del blocks
+        links = sizes[0] * sizes[1]  # of each pair
+        block = np.repeat(np.arange(len(links)), links)
+        start = (np.cumsum(links) - links)[block]
         transposed = start + (first_again - starts[0][block]) * sizes[1][block] + (second_again - starts[1][block])
         return cls(first, second, transposed, (begins, transposed_begins), (linked[0], linked[1]))
 
@@ -82,7 +92,7 @@ class WordTranslations:
     well they explain a pair.
 
     Args:
-        pairs: a sample of the corpus. If they have more than six million possible links, some are left out.
+        pairs: a sample of the corpus. If they have more than four million possible links, some are left out.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]]):
@@ -125,14 +135,16 @@ class WordTranslations:
     def translated_share(self, texts: Sequence[str]) -> np.ndarray:
         """
         The share of the words of each text that this corpus translates by other words, (texts,). Words that it has
-        seldom do not count; without others, a text of four words or more is taken for a sentence, with a share of 1.
+        seldom do not count; if it has no others, capitals tell sentences from names. A text of one or two words has a
+        share of 0, since it may be a name or a term.
         """
         kept = self._kept_as_they_are()
         shares = np.zeros(len(texts))
         for place, text in enumerate(texts):
             words = tokens(text)
             known = [kept[word] for word in words if word in kept]
-            shares[place] = known.count(False) / len(known) if known else float(len(words) >= _SENTENCE)
+            if len(words) >= _SENTENCE:
+                shares[place] = known.count(False) / len(known) if known else float(_is_mostly_lower_case(text))
         return shares
 
     @cache  # noqa: B019
