@@ -19,7 +19,8 @@ from ...model.kept_words import KEPT
 from ...model.text import clean, is_translatable
 from .duplicates import Duplicates, TestSources
 from .identification import Foreignness
-from .word_translations import Evidence, WordTranslations
+from .truncation import Truncation, end_mark
+from .word_translations import WordTranslations
 
 Pair = tuple[str, str]
 
@@ -48,7 +49,6 @@ _OF_LANGUAGES = {"script", "copy", "language", "numbers", "punctuation"}  # for 
 _BATCH = 2000
 _TO_KNOW_LANGUAGES = 10_000  # pairs
 _TRANSLATED = 0.5  # the share of words that a copy would leave untranslated
-_SHARE_OF_WORDS = 0.7  # of their evidence: words beside each other do not say independent things
 _ALIKE = 0.95  # the likeness of copies
 _SAMPLE = 100_000  # pairs, spread over the corpus, from which its words and lengths are learned
 
@@ -103,7 +103,7 @@ def check_pairs(
     names: Iterable[str] = CHECKS,
 ) -> Iterator[CheckedPairs]:
     """
-    Check all pairs of a corpus, in two passes over it. The same pairs have the same scores on every machine.
+    Check all pairs of a corpus, in two passes over it.
 
     Args:
         pairs: a function that reads the corpus from its beginning; it is called twice.
@@ -176,9 +176,12 @@ class PairChecker:
         if self._duplicates:
             self._duplicates.close()
         if self._runs("length_ratio", "truncated"):
-            self._lengths, self._truncation = Lengths(self._sample), Truncation(self._sample)
+            self._lengths = Lengths(self._sample)
         if self._runs("copy", "misaligned", "truncated"):
             self._words = WordTranslations(self._sample)
+        if self._runs("truncated"):
+            learned = [self._sample[place] for place in self._words.learned.tolist()]
+            self._truncation = Truncation(learned, self._words, self._lengths)
         if self.languages and "language" in self.names:
             told = [pair for pair in self._sample if not _are_alike(*pair)]
             sides = zip(*told[:: -(-len(told) // _TO_KNOW_LANGUAGES) or 1], strict=True) if told else ([], [])
@@ -322,19 +325,8 @@ def _repeated(text: str) -> float:
     return longest / len(words)
 
 
-_ENDINGS = {"。": ".", "।": ".", "…": "...", "？": "?", "؟": "?", "！": "!", "：": ":", "؛": ";", "；": ";", "．": "."}  # noqa: RUF001
-_CLOSING = re.compile(r"""[\s"'”’»«“„)\]）】」』]+$""")  # noqa: RUF001
-
-
 def _differing_ends(source: str, target: str) -> float:
-    return float(_end(source) != _end(target))
-
-
-def _end(text: str) -> str:
-    last = _CLOSING.sub("", text)[-3:]
-    last = last if last == "..." else last[-1:]
-    last = _ENDINGS.get(last, last)
-    return last if last and not last[0].isalnum() and last in {".", "...", "?", "!", ":", ";"} else ""
+    return float(end_mark(source) != end_mark(target))
 
 
 # These need nothing but a pair.
@@ -408,31 +400,3 @@ class Lengths:
 def _sizes(pairs: Sequence[Pair]) -> np.ndarray:
     """Characters of both sides, and one more, so that a short word is no multiple of a shorter one, (pairs, 2)."""
     return np.array([(len(source) + 1, len(target) + 1) for source, target in pairs], dtype=float)
-
-
-class Truncation:
-    """
-    The evidence that a target lacks what its source ends with: the last words of the source are not translated, and the
-    target is short, and has lost the mark at its end.
-
-    Args:
-        pairs: a sample of the corpus, which tells how often targets lack the mark of their source anyway.
-    """
-
-    def __init__(self, pairs: Sequence[Pair]):
-        ended = [(source, target) for source, target in pairs if _end(source)]
-        without = sum(not _end(target) for _, target in ended)
-        self._of_lost_end = max(float(np.log((len(ended) + 2) / (without + 1))), 0.0)
-
-    def __call__(self, pairs: Sequence[Pair], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
-        """
-        The evidence, a logarithm, (pairs,).
-
-        Args:
-            evidence: of the words of these pairs.
-            deviation: of the lengths of their targets; see `Lengths`.
-        """
-        against = _SHARE_OF_WORDS * evidence.against_tail(0)
-        lost_end = np.array([bool(_end(source) and not _end(target)) for source, target in pairs])
-        found = against + deviation**2 / 2 + self._of_lost_end * lost_end
-        return np.where((against > 0) & (deviation < -1), found, 0.0)

@@ -249,6 +249,13 @@ class Evidence:
             count += np.bincount(of_pair[is_known], minlength=self.pairs)
         return np.maximum(1 - total / count / self.typical, 0)
 
+    def means(self, side: int) -> np.ndarray:
+        """The mean evidence of the words of a side of each pair, (pairs,); 0 if nothing is known of them."""
+        is_known = ~np.isnan(self.log_odds[side])
+        of_pair = self.of_pair[side][is_known]
+        total = np.bincount(of_pair, self.log_odds[side][is_known], self.pairs)
+        return total / np.maximum(np.bincount(of_pair, minlength=self.pairs), 1)
+
     def against_tail(self, side: int) -> np.ndarray:
         """
         For each pair, the evidence that the other side lacks what this one ends with, (pairs,): the largest sum of

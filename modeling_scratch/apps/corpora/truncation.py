@@ -1,0 +1,105 @@
+"""Targets that lack the end of their sources: what such pairs look like is learned by cutting targets of the corpus."""
+
+import random
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from .word_translations import Evidence, WordTranslations
+
+_SAMPLE = 5000  # pairs
+_CUT = 0.2, 0.8  # the share of a target that is left, at least and at most
+_SHORTEST = 12  # characters of a text to cut
+_STEPS, _ROUNDS = 15, 3
+_CLEAR = 20.0  # in a corpus, pairs that are so much likelier cut than whole are not whole ones to learn from
+_FARTHEST = 8.0  # standard deviations of lengths
+
+_ENDINGS = {"。": ".", "।": ".", "…": "...", "？": "?", "؟": "?", "！": "!", "：": ":", "؛": ";", "；": ";", "．": "."}  # noqa: RUF001
+_CLOSING = re.compile(r"""[\s"'”’»«“„)\]）】」』]+$""")  # noqa: RUF001
+
+
+def end_mark(text: str) -> str:
+    """The punctuation that ends a text, as English writes it; empty if none does."""
+    last = _CLOSING.sub("", text)[-3:]
+    last = last if last == "..." else last[-1:]
+    last = _ENDINGS.get(last, last)
+    return last if last in {".", "...", "?", "!", ":", ";"} else ""
+
+
+class Truncation:
+    """
+    Tells cut targets from whole ones, by logistic regression: are the last words of the source translated, is the
+    target short, has it lost the mark at its end?
+
+    Args:
+        pairs: pairs of the corpus, from which `words` was learned; most are whole.
+        lengths: of the corpus, for `deviation`.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], words: WordTranslations, lengths):
+        draw = random.Random(0)
+        sample = list(pairs)[:: max(len(pairs) // _SAMPLE, 1)]
+        cut = [(source, _cut(target, draw)) for source, target in sample if len(target) >= _SHORTEST]
+        self._weights = np.zeros(0)
+        if not cut:
+            return
+        features = [_features(some, words.evidence(some, True), lengths.deviation(some)) for some in (cut, sample)]
+        both = np.concatenate(features)
+        self._mean, self._scale = both.mean(axis=0), both.std(axis=0) + 1e-9
+        positive, negative = map(self._scaled, features)
+        whole = np.ones(len(negative), dtype=bool)
+        for _ in range(_ROUNDS):
+            self._weights = _logistic_regression(positive, negative[whole])
+            whole = negative @ self._weights < np.log(_CLEAR)
+
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.ones(len(features)), (features - self._mean) / self._scale])
+
+    def __call__(self, pairs: Sequence[tuple[str, str]], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
+        """How much likelier each target is cut than whole, as a logarithm, (pairs,); 0 for those that are not short."""
+        if not len(self._weights):
+            return np.zeros(len(pairs))
+        found = self._scaled(_features(pairs, evidence, deviation)) @ self._weights
+        return np.where(deviation < 0, np.maximum(found, 0.0), 0.0)
+
+
+def _cut(text: str, draw: random.Random) -> str:
+    """The beginning of a text, up to a space if it has any."""
+    beginning = text[: round(len(text) * draw.uniform(*_CUT))]
+    return beginning.rsplit(" ", 1)[0] if " " in beginning else beginning
+
+
+def _features(pairs: Sequence[tuple[str, str]], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
+    against, words = evidence.against_tail(0), np.bincount(evidence.of_pair[0], minlength=evidence.pairs)
+    marks = [(bool(end_mark(source)), bool(end_mark(target))) for source, target in pairs]
+    near = np.clip(deviation, -_FARTHEST, _FARTHEST)
+    return np.column_stack(
+        [
+            against,
+            np.sqrt(against),
+            against / np.maximum(words, 1),
+            np.log1p(words),
+            near,
+            np.minimum(near, 0) ** 2,
+            [source and not target for source, target in marks],
+            [source for source, _ in marks],
+            evidence.means(0),
+            evidence.means(1),
+        ]
+    ).astype(float)
+
+
+def _logistic_regression(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    """The weights of features, the first of which is constant, by Newton's method; both kinds weigh the same."""
+    features = np.concatenate([positive, negative])
+    is_positive = np.arange(len(features)) < len(positive)
+    weight = len(features) / 2 / np.where(is_positive, len(positive), max(len(negative), 1))
+    decay = np.append(1e-6, np.ones(features.shape[1] - 1))
+    weights = np.zeros(features.shape[1])
+    for _ in range(_STEPS):
+        probability = 1 / (1 + np.exp(-np.clip(features @ weights, -30, 30)))
+        gradient = features.T @ (weight * (is_positive - probability)) - decay * weights
+        curvature = (features * (weight * probability * (1 - probability))[:, None]).T @ features
+        weights = weights + np.linalg.solve(curvature + np.diag(decay), gradient)
+    return weights
