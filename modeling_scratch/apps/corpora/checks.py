@@ -49,6 +49,7 @@ _OF_LANGUAGES = {"script", "copy", "language", "numbers", "punctuation"}  # for 
 _BATCH = 2000
 _TO_KNOW_LANGUAGES = 10_000  # pairs
 _TRANSLATED = 0.5  # the share of words that a copy would leave untranslated
+_LEAST_SPREAD = 0.5  # of lengths: in a few pairs, or in pairs of equal lengths, any difference would be large
 _ALIKE = 0.95  # the likeness of copies
 _SAMPLE = 100_000  # pairs, spread over the corpus, from which its words and lengths are learned
 
@@ -179,7 +180,7 @@ class PairChecker:
             self._lengths = Lengths(self._sample)
         if self._runs("copy", "misaligned", "truncated"):
             self._words = WordTranslations(self._sample)
-        if self._runs("truncated"):
+        if self._runs("truncated") and self._words.are_known:
             learned = [self._sample[place] for place in self._words.learned.tolist()]
             self._truncation = Truncation(learned, self._words, self._lengths)
         if self.languages and "language" in self.names:
@@ -228,7 +229,9 @@ class PairChecker:
         if self._tests:
             found |= self._tests.find(sources)
         earlier = found.get("earlier", np.full(len(pairs), -1))
-        return CheckedPairs(first, pairs, {name: found[name] for name in CHECKS if name in self.names}, earlier)
+        nothing = np.zeros(len(pairs))  # for what the corpus is too small to learn
+        scores = {name: found.get(name, nothing) for name in CHECKS if name in self.names}
+        return CheckedPairs(first, pairs, scores, earlier)
 
 
 # -- checks of a single pair -------------------------------------------------------------------------------------------
@@ -383,10 +386,10 @@ class Lengths:
         sizes = _sizes(pairs)
         sizes = sizes[(sizes > 1).all(axis=1)]
         self.ratio = float(np.exp(np.median(np.log(sizes[:, 1] / sizes[:, 0])))) if len(sizes) else 1.0
-        self.spread = 1.0
+        self.spread = _LEAST_SPREAD
         if len(sizes):
             # The median of the absolute deviations, as wide as a standard deviation: faults do not change it.
-            self.spread = max(1.4826 * float(np.median(np.abs(self._raw(sizes)))), 0.1)
+            self.spread = max(1.4826 * float(np.median(np.abs(self._raw(sizes)))), _LEAST_SPREAD)
 
     def _raw(self, sizes: np.ndarray) -> np.ndarray:
         expected = self.ratio * sizes[:, 0]

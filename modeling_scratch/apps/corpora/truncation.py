@@ -11,8 +11,8 @@ from .word_translations import Evidence, WordTranslations
 _SAMPLE = 5000  # pairs
 _CUT = 0.2, 0.8  # the share of a target that is left, at least and at most
 _SHORTEST = 12  # characters of a text to cut
-_STEPS, _ROUNDS = 15, 3
-_CLEAR = 20.0  # in a corpus, pairs that are so much likelier cut than whole are not whole ones to learn from
+_STEPS, _ROUNDS = 15, 4
+_CLEAR = 5.0  # in a corpus, pairs that are so much likelier cut than whole are not whole ones to learn from
 _FARTHEST = 8.0  # standard deviations of lengths
 
 _ENDINGS = {"。": ".", "।": ".", "…": "...", "？": "?", "؟": "?", "！": "!", "：": ":", "؛": ";", "；": ";", "．": "."}  # noqa: RUF001

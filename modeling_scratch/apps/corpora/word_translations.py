@@ -18,6 +18,7 @@ _CHANCE = 0.02  # of a word's probability is left if nothing translates it: exp(
 _SURE = 4.0  # evidence of a word that is the same on both sides
 _UNSEEN = 0.5  # added to the count of a word, so that one other pair proves little
 _TO_KNOW_TYPICAL = 2000  # pairs
+_LEAST_TYPICAL = 1.0  # evidence of an ordinary word, in the 2.0 of long sentences and the 4.0 of short messages
 _FREQUENT = 3  # pairs with a word, to know whether it is translated
 _SENTENCE = 3  # words at least
 _PRIOR_WORDS = 4  # short pairs are taken for ordinary ones until as many words say otherwise
@@ -126,11 +127,16 @@ class WordTranslations:
             nothing = np.zeros(len(self._seen[other]))
             nothing[: len(of_nothing)] = of_nothing
             self._of_nothing.append(nothing)
-        self.typical = 1.0
+        self.typical = 0.0
         # Of ordinary pairs, so that short ones count as such until their own words say otherwise.
         sample = [pairs[place] for place in self.learned[:: max(self.pairs // _TO_KNOW_TYPICAL, 1)].tolist()]
         found = np.concatenate(self.evidence(sample, True).log_odds) if sample else np.zeros(0)
-        self.typical = max(float(np.nanmedian(found)), 0.1) if np.isfinite(found).any() else 1.0
+        self.typical = float(np.nanmedian(found)) if np.isfinite(found).any() else 0.0
+
+    @property
+    def are_known(self) -> bool:
+        """Whether ordinary pairs are told from others: not if the corpus is small, or its pairs are no translations."""
+        return self.typical >= _LEAST_TYPICAL
 
     def translated_share(self, texts: Sequence[str]) -> np.ndarray:
         """
@@ -242,6 +248,8 @@ class Evidence:
         The share of the evidence of ordinary pairs that each pair lacks, (pairs,): 0 for an ordinary one, 1 if its
         words explain each other no better than chance. Some ordinary words are added to those of each pair.
         """
+        if self.typical < _LEAST_TYPICAL:
+            return np.zeros(self.pairs)
         total, count = np.full(self.pairs, _PRIOR_WORDS * self.typical), np.full(self.pairs, float(_PRIOR_WORDS))
         for of_pair, found in zip(self.of_pair, self.log_odds, strict=True):
             is_known = ~np.isnan(found)
