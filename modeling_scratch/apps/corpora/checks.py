@@ -20,7 +20,7 @@ from ...model.text import clean, is_translatable
 from .duplicates import Duplicates, TestSources
 from .identification import Foreignness
 from .truncation import Truncation, end_mark
-from .word_translations import WordTranslations
+from .word_translations import SPACELESS, WordTranslations
 
 Pair = tuple[str, str]
 
@@ -204,7 +204,10 @@ class PairChecker:
         }
         if self.languages:
             if "script" in self.names:
-                found["script"] = np.maximum(*map(in_other_scripts, (sources, targets), self.languages))
+                source_script, target_script = map(script_of, self.languages)
+                found["script"] = np.maximum(
+                    in_other_scripts(sources, targets, source_script), in_other_scripts(targets, sources, target_script)
+                )
             if self._foreign:
                 source_score, target_score = self._foreign
                 found["language"] = np.maximum(source_score(sources), target_score(targets))
@@ -257,7 +260,9 @@ def _are_alike(source: str, target: str) -> bool:
 
 # What stands where a decoder found nothing, and the controls that Latin-1 has where Windows has letters.
 _UNDECODED = re.compile("[\ufffd\x80-\x84\x86-\x9f]")
-_LOST = re.compile(r"\w\?[^\W\d_A-Z]|\B\?[^\W\d_]|\w\? [^\W\d_A-Z]")  # "f?r", "?ber": a letter that an encoding lacked
+_LOST = regex.compile(
+    r"\w\?\p{Ll}|(?<![\w\\%&-])\?\p{Ll}|\w\? \p{Ll}"
+)  # "f?r", "?ber": a letter that an encoding lacked
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,4});")
 
 
@@ -298,14 +303,22 @@ def differing_numbers(source: str, target: str) -> float:
 
 
 _POSITION = re.compile(r"(?<=%)[0-9]+\$")
+_NAME = re.compile(r"[#@](?![{:])|`|:.+:$")  # what people translate, too: tags, mentions, code
+# Where words are joined to placeholders without a space.
+_JOINT = regex.compile(rf"(?<=[{SPACELESS}])(?=[!-~])|(?<=[!-~])(?=[{SPACELESS}])")
 
 
 def differing_placeholders(source: str, target: str) -> float:
-    """How many placeholders, addresses, tags and the like one side alone has."""
-    one, other = (
-        Counter(_POSITION.sub("", text[slice(*span)]) for span in KEPT.spans(text)) for text in (source, target)
-    )
+    """How many placeholders, addresses and the like one side alone has."""
+    one, other = map(_placeholders, (source, target))
     return float((one - other).total() + (other - one).total())
+
+
+def _placeholders(text: str) -> Counter[str]:
+    if not text.isascii():
+        text = _JOINT.sub(" ", text)
+    found = (_POSITION.sub("", text[slice(*span)]) for span in KEPT.spans(text))
+    return Counter(word for word in found if not _NAME.match(word))
 
 
 def repetition(source: str, target: str) -> float:
@@ -348,23 +361,35 @@ _OF_PAIRS: dict[str, Callable[[str, str], float]] = {
 # -- checks that compare with the language or the corpus ---------------------------------------------------------------
 
 _SCRIPTS = {"Jpan": ("Han", "Hiragana", "Katakana"), "Kore": ("Hangul", "Han"), "Hans": ("Han",), "Hant": ("Han",)}
-_LETTER = regex.compile(r"\p{L}")
+_LETTER, _LETTERS = regex.compile(r"\p{L}"), regex.compile(r"\p{L}+")
 _FEW_LETTERS = 4  # other than these may be a name or an abbreviation
 
 
-def in_other_scripts(texts: Sequence[str], language: str) -> np.ndarray:
-    """The share of the letters of each text that are not in the script of its language, (texts,)."""
-    script = (likely_locale(language) or ("", "", ""))[1]
+def script_of(language: str) -> str:
+    """The code of the script that a language is written in; empty if it is not known."""
+    return (likely_locale(language) or ("", "", ""))[1]
+
+
+def in_other_scripts(texts: Sequence[str], others: Sequence[str], script: str) -> np.ndarray:
+    """
+    The share of the letters of each text that are not in its script, (texts,). Words that the other side has too may be
+    names.
+    """
     if not script:
         return np.zeros(len(texts))
-    if script == "Latn":  # most texts have nothing else
-        return np.array([0.0 if text.isascii() else _other_letters(text, script) for text in texts])
-    return np.array([_other_letters(text, script) for text in texts])
+    is_ordinary = str.isascii if script == "Latn" else lambda text: False  # most texts have nothing else
+    return np.array(
+        [
+            0.0 if is_ordinary(text) else _other_letters(text, other, script)
+            for text, other in zip(texts, others, strict=True)
+        ]
+    )
 
 
-def _other_letters(text: str, script: str) -> float:
+def _other_letters(text: str, other_side: str, script: str) -> float:
     letters = len(_LETTER.findall(text))
-    other = letters - len(_letters_of(script).findall(text))
+    words = _LETTERS.findall(_letters_of(script).sub(" ", text))
+    other = sum(len(word) for word in words if word.lower() not in other_side.lower())
     return other / letters if other >= _FEW_LETTERS else 0.0
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .word_translations import Evidence, WordTranslations
+from .word_translations import Evidence, WordTranslations, tokens
 
 _SAMPLE = 5000  # pairs
 _CUT = 0.2, 0.8  # the share of a target that is left, at least and at most
 _SHORTEST = 12  # characters of a text to cut
+_FEWEST = 4  # words of a source whose end can be missed
 _STEPS, _ROUNDS = 15, 4
 _CLEAR = 5.0  # in a corpus, pairs that are so much likelier cut than whole are not whole ones to learn from
 _FARTHEST = 8.0  # standard deviations of lengths
@@ -40,7 +41,11 @@ class Truncation:
     def __init__(self, pairs: Sequence[tuple[str, str]], words: WordTranslations, lengths):
         draw = random.Random(0)
         sample = list(pairs)[:: max(len(pairs) // _SAMPLE, 1)]
-        cut = [(source, _cut(target, draw)) for source, target in sample if len(target) >= _SHORTEST]
+        cut = [
+            (source, _cut(target, draw))
+            for source, target in sample
+            if len(target) >= _SHORTEST and len(tokens(source)) >= _FEWEST
+        ]
         self._weights = np.zeros(0)
         if not cut:
             return
@@ -57,11 +62,12 @@ class Truncation:
         return np.column_stack([np.ones(len(features)), (features - self._mean) / self._scale])
 
     def __call__(self, pairs: Sequence[tuple[str, str]], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
-        """How much likelier each target is cut than whole, as a logarithm, (pairs,); 0 for those that are not short."""
+        """How much likelier each target is cut than whole, as a logarithm, (pairs,); 0 if it is not short."""
         if not len(self._weights):
             return np.zeros(len(pairs))
         found = self._scaled(_features(pairs, evidence, deviation)) @ self._weights
-        return np.where(deviation < 0, np.maximum(found, 0.0), 0.0)
+        words = np.bincount(evidence.of_pair[0], minlength=evidence.pairs)
+        return np.where((deviation < 0) & (words >= _FEWEST), np.maximum(found, 0.0), 0.0)
 
 
 def _cut(text: str, draw: random.Random) -> str:

@@ -23,11 +23,15 @@ _FREQUENT = 3  # pairs with a word, to know whether it is translated
 _SENTENCE = 3  # words at least
 _PRIOR_WORDS = 4  # short pairs are taken for ordinary ones until as many words say otherwise
 
-# Thai, Khmer, ideographs, kana: no spaces between words, so that two letters stand for one.
-_SPACELESS = r"\p{LB=SA}\p{LB=ID}\p{LB=CJ}"
-_TOKEN = regex.compile(rf"(?V1)[[\p{{L}}\p{{M}}]--[{_SPACELESS}]]+|[[\p{{L}}\p{{M}}]&&[{_SPACELESS}]]+|\p{{Nd}}+")
+# Thai, Khmer, ideographs, kana: no spaces between words, so that two letters stand for one. Words from other languages,
+# in katakana, are words.
+SPACELESS = r"\p{LB=SA}\p{LB=ID}\p{LB=CJ}"
+_TOKEN = regex.compile(
+    rf"(?V1)[[\p{{L}}\p{{M}}]--[{SPACELESS}]]+|[\p{{Katakana}}ー]+|[[\p{{L}}\p{{M}}]&&[{SPACELESS}]--\p{{Katakana}}]+|\p{{Nd}}+"
+)
 _ASCII_TOKEN = re.compile("[a-z]+|[0-9]+")
-_SPACELESS_LETTER = regex.compile(rf"[{_SPACELESS}]")
+_SPACELESS_LETTER = regex.compile(rf"[{SPACELESS}]")
+_KATAKANA = regex.compile(r"\p{Katakana}")
 
 
 def tokens(text: str) -> list[str]:
@@ -40,7 +44,7 @@ def tokens(text: str) -> list[str]:
     else:
         words = []
         for word in _TOKEN.findall(text):
-            if _SPACELESS_LETTER.match(word):
+            if _SPACELESS_LETTER.match(word) and not _KATAKANA.match(word):
                 words += [word[place : place + 2] for place in range(max(len(word) - 1, 1))]
             else:
                 words.append(word[:_PREFIX])

@@ -77,9 +77,9 @@ def test_faults_of_single_pairs(source, target, faults):
     ("language", "good", "bad"),
     [
         ("ja", "ファイルを開く", "Otkryt fail"),
-        ("ru", "Открыть файл", "Open the file"),
+        ("ru", "Открыть файл", "Zakroyte okno"),
         ("sr", "Отвори датотеку", "Otvori datoteku"),
-        ("zh-TW", "開啟檔案資料夾", "Open the file"),
+        ("zh-TW", "開啟檔案資料夾", "Close a window"),
         ("ko", "파일 열기 창", "ファイルを開く"),
     ],
 )
