@@ -279,9 +279,12 @@ def broken_characters(source: str, target: str) -> float:
 def _broken(text: str) -> int:
     if text.isascii():
         return 0
-    from ftfy.badness import badness  # from an extra of this package
+    from ftfy import fix_encoding  # from an extra of this package
+    from ftfy.badness import badness
 
-    return len(_UNDECODED.findall(text)) + badness(text)
+    # ftfy 6.3.1 also counts what nothing can repair, such as the good German »Übung« (findings/ftfy-badness-of-german-quotes.sh).
+    found = badness(text)
+    return len(_UNDECODED.findall(text)) + (found if found and fix_encoding(text) != text else 0)
 
 
 _NUMBER = re.compile(r"\d+")

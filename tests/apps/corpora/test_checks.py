@@ -52,6 +52,7 @@ def faults_of(source: str, target: str, languages=("en", "de")) -> set[str]:
         ("over the fence", "?ber den Zaun", {"encoding"}),
         ("for you", "f?r dich", {"encoding"}),
         ("Salt & pepper", "Salz &amp; Pfeffer", {"encoding"}),
+        ("“Practice” of old", "»Übung« der Alten", set()),
         ("Who? Me?", "Wer? Ich?", set()),
         ("Déjà vu", "Déjà-vu", set()),
         ("The house", "Дом стоит на горе", {"script"}),
