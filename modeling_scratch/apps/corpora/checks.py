@@ -282,7 +282,7 @@ def _broken(text: str) -> int:
     from ftfy import fix_encoding  # from an extra of this package
     from ftfy.badness import badness
 
-    # ftfy 6.3.1 also counts what nothing can repair, such as the good German »Übung« (findings/ftfy-badness-of-german-quotes.sh).
+    # ftfy 6.3.1 also counts what nothing can repair, as in »Übung« (findings/ftfy-badness-of-german-quotes.sh).
     found = badness(text)
     return len(_UNDECODED.findall(text)) + (found if found and fix_encoding(text) != text else 0)
 
