@@ -50,6 +50,7 @@ _BATCH = 2000
 _TO_KNOW_LANGUAGES = 10_000  # pairs
 _TRANSLATED = 0.5  # the share of words that a copy would leave untranslated
 _LEAST_SPREAD = 0.5  # of lengths: in a few pairs, or in pairs of equal lengths, any difference would be large
+_LONGEST_PHRASE = 8  # words that may be repeated
 _ALIKE = 0.95  # the likeness of copies
 _SAMPLE = 100_000  # pairs, spread over the corpus, from which its words and lengths are learned
 
@@ -335,7 +336,7 @@ def _repeated(text: str) -> float:
     if len(words) - len(set(words)) < 2:
         return 0.0
     longest = 0
-    for size in range(1, len(words) // 3 + 1):
+    for size in range(1, min(len(words) // 3, _LONGEST_PHRASE) + 1):
         run = 0
         for one, other in zip(words, words[size:], strict=False):
             run = run + 1 if one == other else 0
