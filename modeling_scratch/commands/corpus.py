@@ -217,6 +217,83 @@ def clean_command(
         report("\n".join(text), f"{output} is written")
 
 
+@app.command("report")
+def report_command(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILES]... | [KEY=VALUE]...",
+            help="what data.train_files of a recipe names: tables, two text files, or the prefix of two; with --config, "
+            "recipe keys to change",
+        ),
+    ] = None,
+    source_language: Annotated[str | None, typer.Option(help="such as en; also the column of a table")] = None,
+    target_language: Annotated[str | None, typer.Option(help="such as de")] = None,
+    source_column: Annotated[
+        str | None, typer.Option(help="of tables: a name, or a number if there is no header")
+    ] = None,
+    target_column: Annotated[str | None, typer.Option(help="the same for the target")] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(help="files of a test set, named like FILES, whose sources are looked for")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(help="instead of FILES: a recipe, whose training pairs to look at, and test sets")
+    ] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="a YAML file of what is dropped (default: configuration/cleaning.yaml)")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="a model folder or Hub name, with whose tokenizer to count tokens")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="the page to write (default: NAME-report.html in this folder)")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """
+    Tell what is in a corpus and what is wrong with it, here and as a page: lengths, copies, other languages, broken
+    encoding, lost placeholders, test sentences and so on, with the worst pairs of each.
+    """
+    log_to_terminal(uses_transformers=False)
+    with one_line_errors(debug):
+        from ..apps.corpora.corpus_report import pairs_of_files, pairs_of_recipe, report_on
+        from ..apps.corpora.pair_files import PairFiles
+        from ..apps.corpora.report_page import describe, write_page
+        from ..apps.corpora.rules import read_rules
+        from ..loading import load_tokenizers
+        from ..recipe import find_recipe
+        from ..recipe.reading import load_recipe
+
+        options = [
+            ("--source-language", source_language),
+            ("--target-language", target_language),
+            ("--source-column", source_column),
+            ("--target-column", target_column),
+            *(("--test", name) for name in test or []),
+        ]
+        given = [part for name, value in options if value is not None for part in (name, value)]
+        if config is not None:
+            if given:
+                raise UserError(f"{given[0]} is for FILES; a recipe has its own")
+            corpus = pairs_of_recipe(load_recipe(find_recipe(config), files or []))
+            command = ["scratch", "train", "--config", config, *(files or [])]
+        elif files:
+            data = corpus_data(source_language, target_language, source_column, target_column)
+            tests = PairFiles(test, data, "--test") if test else None
+            corpus = pairs_of_files(files, PairFiles(files, data, "FILES"), tests)
+            command = ["scratch", "corpus", "clean", *files, "clean.jsonl", *given]
+            command += ["--rules", str(rules)] if rules else []
+        else:
+            raise UserError("name the FILES of a corpus, or a recipe with --config")
+        tokenizers = load_tokenizers(tokenizer) if tokenizer is not None else None
+        found = report_on(corpus, read_rules(rules), tokenizers)
+        page = html or Path(f"{Path(config or corpus.name).name.partition('.')[0]}-report.html")
+        with reporting(f"{page} is written") as lines:
+            write_page(page, found, shlex.join(command))
+            lines += [*describe(found), "", f"the worst pairs of each kind, and pictures: {page}"]
+            lines += [f"next: {shlex.join(command)}"]
+
+
 def corpus_data(
     source_language: str | None,
     target_language: str | None,
