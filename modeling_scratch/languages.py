@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    import regex
     from langcodes import Language
 
 # Languages that are always scored as ones without spaces between words. For other languages, the text decides.
@@ -96,6 +97,31 @@ def mostly_without_spaces(texts: Iterable[str]) -> Literal["Han", "other"] | Non
     if 2 * spaceless <= letters:
         return None
     return "Han" if 2 * han > letters else "other"
+
+
+_SCRIPTS = {"Jpan": ("Han", "Hiragana", "Katakana"), "Kore": ("Hangul", "Han"), "Hans": ("Han",), "Hant": ("Han",)}
+_FEW_LETTERS = 4  # in another script may be a name or an abbreviation
+
+
+def script_of(language: str) -> str:
+    """The code of the script that a language is written in; empty if it is not known."""
+    return (likely_locale(language) or ("", "", ""))[1]
+
+
+@cache
+def letters_of_script(script: str) -> "regex.Pattern[str]":
+    """The pattern of a letter of a script, or of one that scripts share."""
+    import regex  # here: see `mostly_without_spaces`
+
+    names = "".join(rf"\p{{Script={name}}}" for name in _SCRIPTS.get(script, (script,)))
+    return regex.compile(rf"(?V1)[\p{{L}}&&[{names}\p{{Script=Common}}\p{{Script=Inherited}}]]")
+
+
+def is_in_another_script(text: str, script: str) -> bool:
+    """Whether a text has some letters, but none of a script; never if the script is not known."""
+    if not script or (script == "Latn" and text.isascii()):
+        return False
+    return sum(map(str.isalpha, text)) >= _FEW_LETTERS and letters_of_script(script).search(text) is None
 
 
 def is_same_language(first: str, second: str) -> bool:

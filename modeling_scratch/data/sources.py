@@ -58,6 +58,7 @@ EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 _FOR_VALIDATION = 1000  # pairs that are held out by default, but at most a tenth of all
 _OVERLAP_TO_WARN = 0.01  # warn if a larger share of a split's pairs are also training pairs
 _READ_ROWS = 10_000
+SEE_REPORT = "; `scratch corpus report` shows such pairs"  # the end of warnings about training pairs
 
 
 @dataclass(frozen=True)
@@ -659,11 +660,12 @@ def _warn_about_overlap(train: Dataset, named: dict[str, Dataset]) -> None:
     for split, pairs in splits.items():
         if count := sum(source in trained_sources for source, _ in pairs):
             total = len(named[split])
+            is_much = count / total > _OVERLAP_TO_WARN
             logger.log(
-                logging.WARNING if count / total > _OVERLAP_TO_WARN else logging.INFO,
+                logging.WARNING if is_much else logging.INFO,
                 f"data: the sources of {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are also in "
                 f"training pairs, with the same target for {sum(pair in trained for pair in pairs):,}; scores on them "
-                "are better than on new sources",
+                f"are better than on new sources{SEE_REPORT if is_much else ''}",
             )
 
 

@@ -28,7 +28,7 @@ from ..files import read_json
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
 from .augmentation import Augmenter
 from .batches import BatchShare, Collator, EpochBatches, counted_share, plan_batches, worker_options
-from .sources import source_of
+from .sources import SEE_REPORT, source_of
 from .tokenizer import MANY_DROPPED, PairTokenizer
 
 logger = logging.getLogger(__name__)
@@ -303,6 +303,7 @@ class StreamBatches:
             logger.warning(
                 f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "
                 f"({first.dropped / first.seen:.0%}) that were empty or longer than {self.tokenizer.limits}"
+                + SEE_REPORT
             )
 
 

@@ -24,7 +24,7 @@ from ..model.text import INVISIBLE, SEPARATOR, has_whole_symbols, is_panic
 from ..model_names import loading
 from ..recipe.schema import FEATURES, SOURCE, TARGET, TokenizerKind
 from .copied_words import Copies
-from .sources import whole_sources
+from .sources import SEE_REPORT, whole_sources
 
 logger = logging.getLogger(__name__)
 
@@ -354,7 +354,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
         logger.log(
             logging.WARNING if share > MANY_DROPPED else logging.INFO,
             f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs ({share:.0%}) that were empty or longer than "
-            f"{tokenizer.limits}",
+            f"{tokenizer.limits}{SEE_REPORT if split == 'train' and share > MANY_DROPPED else ''}",
         )
     if len(tokenized) == 0:
         raise UserError(

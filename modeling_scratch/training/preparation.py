@@ -3,6 +3,8 @@
 import logging
 import math
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollat
 from ..data.copied_words import COPIED, Copies, find_copied_words, kept_on_both_sides
 from ..data.corpus import Links
 from ..data.local_files import check_files
-from ..data.sources import load_pairs, side_of, source_of
+from ..data.sources import SEE_REPORT, load_pairs, side_of, source_of
 from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream, sample_pairs
 from ..data.tokenizer import (
     RESERVES,
@@ -31,6 +33,7 @@ from ..data.tokenizer import (
     train_tokenizer,
 )
 from ..errors import UserError, as_user_error
+from ..languages import is_in_another_script, is_same_language, script_of
 from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
 from ..metrics import METRICS, preparation_of
 from ..model import ScratchForConditionalGeneration
@@ -38,7 +41,7 @@ from ..model.batched_generation import tokenize
 from ..model.configuration_scratch import TRANSLATION, ScratchConfig, pipelines_for, task_of
 from ..model.kept_words import KEPT, RESERVED
 from ..model.sentences import beginnings
-from ..model.text import SEPARATOR, has_whole_symbols
+from ..model.text import SEPARATOR, clean, has_whole_symbols
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
@@ -59,6 +62,9 @@ _SAMPLED = 50_000  # pairs, of which kept words, copied words and sentences are 
 _COUNTED = 5_000  # pairs of these, of which those are counted that have words to copy
 _FEW_KEPT = 0.05  # if a smaller share of pairs has kept words on both sides, words that translate each other are copied
 _LEARNED = 0.01  # if a smaller share of pairs has reserved characters, a model does not learn to copy them
+_MANY_FAULTY = 0.1  # if a larger share of pairs has a fault, warn
+_SENTENCE = 20  # characters of a source; shorter copies are often names, and right
+_POSITION = re.compile(r"(?<=%)[0-9]+\$")
 _SEVERAL = 0.1  # if a smaller share of source lines has several sentences, lines are split to be translated
 # What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
 # the pad token.
@@ -329,6 +335,36 @@ def splits_lines(sources: Sequence[str], language: str) -> bool:
     return splits
 
 
+def warn_about_pairs(pairs: Sequence[tuple[str, str]], languages: tuple[str, str]) -> None:
+    """
+    Warn if many of the training pairs of which these are a sample are copies, in another script than their language, or
+    have targets that lack placeholders. Only the script is looked at: to tell languages takes an extra of this package.
+    """
+    some = [(clean(source), clean(target)) for source, target in pairs[:: -(-len(pairs) // _COUNTED) or 1]]
+    sentences = [pair for pair in some if len(pair[0]) >= _SENTENCE]
+    found = {}
+    if not is_same_language(*languages):
+        copied = sum(source.casefold() == target.casefold() for source, target in sentences)
+        found["of the training pairs, the target is a copy of the source"] = copied, len(some)
+    scripts = list(map(script_of, languages))
+    foreign = sum(any(map(is_in_another_script, pair, scripts)) for pair in sentences)
+    found["of the training pairs, a side has no letter in the script of its language"] = foreign, len(some)
+    with_words = [pair for pair in some if KEPT.spans(pair[0])]
+    if len(with_words) >= _LEARNED * len(some):
+        lost = sum(_loses_words(*pair) for pair in with_words)
+        found["of the sources with placeholders or addresses, the target lacks some"] = lost, len(with_words)
+    for what, (count, total) in found.items():
+        if count and count >= _MANY_FAULTY * total:
+            logger.warning(f"data: in {count / total:.0%} {what}{SEE_REPORT}")
+
+
+def _loses_words(source: str, target: str) -> bool:
+    """Whether a target lacks kept words of its source, whatever letters are beside them; %1$s is %s."""
+    words = Counter(_POSITION.sub("", source[slice(*span)]) for span in KEPT.spans(source))
+    target = _POSITION.sub("", target)
+    return any(target.count(word) < count for word, count in words.items())
+
+
 def make_tokenizers(
     recipe: Recipe, adopted: Tokenizers | None, train: Dataset | PairStream, task: str
 ) -> tuple[Tokenizers, Copies | None]:
@@ -351,6 +387,8 @@ def make_tokenizers(
     tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
     facts = tokenizers[0].init_kwargs
     facts |= zip(("source_lang", "target_lang"), recipe.data.languages or (), strict=False)
+    if translates and recipe.data.languages:
+        warn_about_pairs(pairs, recipe.data.languages)
     if translates:
         facts["splits_lines"] = splits_lines([source for source, _ in pairs], facts.get("source_lang") or "")
     if copies is None and facts.get("reserved"):

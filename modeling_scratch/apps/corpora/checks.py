@@ -7,14 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 
 import numpy as np
 import regex
 from rapidfuzz import fuzz
 
-from ...languages import is_same_language, likely_locale
+from ...languages import is_same_language, letters_of_script, script_of
 from ...model.kept_words import KEPT
 from ...model.text import clean, is_translatable
 from .duplicates import Duplicates, TestSources
@@ -364,14 +363,8 @@ _OF_PAIRS: dict[str, Callable[[str, str], float]] = {
 
 # -- checks that compare with the language or the corpus ---------------------------------------------------------------
 
-_SCRIPTS = {"Jpan": ("Han", "Hiragana", "Katakana"), "Kore": ("Hangul", "Han"), "Hans": ("Han",), "Hant": ("Han",)}
 _LETTER, _LETTERS = regex.compile(r"\p{L}"), regex.compile(r"\p{L}+")
 _FEW_LETTERS = 4  # other than these may be a name or an abbreviation
-
-
-def script_of(language: str) -> str:
-    """The code of the script that a language is written in; empty if it is not known."""
-    return (likely_locale(language) or ("", "", ""))[1]
 
 
 def in_other_scripts(texts: Sequence[str], others: Sequence[str], script: str) -> np.ndarray:
@@ -392,15 +385,9 @@ def in_other_scripts(texts: Sequence[str], others: Sequence[str], script: str) -
 
 def _other_letters(text: str, other_side: str, script: str) -> float:
     letters = len(_LETTER.findall(text))
-    words = _LETTERS.findall(_letters_of(script).sub(" ", text))
+    words = _LETTERS.findall(letters_of_script(script).sub(" ", text))
     other = sum(len(word) for word in words if word.lower() not in other_side.lower())
     return other / letters if other >= _FEW_LETTERS else 0.0
-
-
-@cache
-def _letters_of(script: str) -> regex.Pattern[str]:
-    names = "".join(rf"\p{{Script={name}}}" for name in _SCRIPTS.get(script, (script,)))
-    return regex.compile(rf"(?V1)[\p{{L}}&&[{names}\p{{Script=Common}}\p{{Script=Inherited}}]]")
 
 
 class Lengths:

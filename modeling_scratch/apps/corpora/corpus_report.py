@@ -367,7 +367,7 @@ def summary(report: CorpusReport) -> list[str]:
         )
     elif report.count("language") + report.count("script") > _MOST * report.pairs:
         told.append(
-            f"Most pairs are in other languages than {report.sides[0].name} and {report.sides[1].name}; are the two the "
+            f"Most pairs are in other languages than {report.sides[0].name} and {report.sides[1].name}; are these the "
             "other way round?"
         )
     if report.unidentified:
