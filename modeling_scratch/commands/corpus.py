@@ -223,8 +223,8 @@ def report_command(
         list[str] | None,
         typer.Argument(
             metavar="[FILES]... | [KEY=VALUE]...",
-            help="what data.train_files of a recipe names: tables, two text files, or the prefix of two; with --config, "
-            "recipe keys to change",
+            help="what data.train_files of a recipe names: tables, two text files, or the prefix of two; with "
+            "--config, recipe keys to change",
         ),
     ] = None,
     source_language: Annotated[str | None, typer.Option(help="such as en; also the column of a table")] = None,

@@ -240,6 +240,7 @@ def report_on(
     unidentified = [language for language in corpus.languages or () if not can_identify(language)]
     report = CorpusReport(corpus.name, corpus.languages, (one, other), [], len(corpus.test_sources), unidentified)
     tests, found_tests = set(map(clean, corpus.test_sources)), set[str]()
+    dropped_lines: set[int] = set()  # for other reasons than that they are copies
     files, dropped_files, sample = Counter[str](), Counter[str](), _Sample(_TO_TOKENIZE)
     origins = corpus.origins() if corpus.origins else iter(())
     for checked in check_pairs(read, corpus.languages, corpus.test_sources, names):
@@ -250,11 +251,15 @@ def report_on(
                 if name in checked.scores
             ]
         of_pairs = list(islice(origins, len(checked.pairs)))
-        is_dropped = np.zeros(len(checked.pairs), dtype=bool)
+        is_dropped, is_copy = np.zeros((2, len(checked.pairs)), dtype=bool)
         for fault in report.faults:
             found = fault.add(checked, of_pairs)
             if fault.drops:
-                is_dropped |= found
+                (is_copy if "duplicate" in fault.check else is_dropped)[found] = True
+        dropped_lines.update((checked.first + np.flatnonzero(is_dropped)).tolist())
+        # As in cleaning: a copy stays if the pair that it repeats does not.
+        repeated = np.flatnonzero(is_copy)
+        is_dropped[repeated] |= [line not in dropped_lines for line in checked.earlier[repeated].tolist()]
         report.pairs += len(checked.pairs)
         report.dropped += int(is_dropped.sum())
         for side, texts in zip(report.sides, zip(*checked.pairs, strict=True), strict=True):
