@@ -258,8 +258,8 @@ def report_on(
                 (is_copy if "duplicate" in fault.check else is_dropped)[found] = True
         dropped_lines.update((checked.first + np.flatnonzero(is_dropped)).tolist())
         # As in cleaning: a copy stays if the pair that it repeats does not.
-        repeated = np.flatnonzero(is_copy)
-        is_dropped[repeated] |= [line not in dropped_lines for line in checked.earlier[repeated].tolist()]
+        for place in np.flatnonzero(is_copy).tolist():
+            is_dropped[place] |= int(checked.earlier[place]) not in dropped_lines
         report.pairs += len(checked.pairs)
         report.dropped += int(is_dropped.sum())
         for side, texts in zip(report.sides, zip(*checked.pairs, strict=True), strict=True):
