@@ -258,7 +258,7 @@ def report_command(
     with one_line_errors(debug):
         from ..apps.corpora.corpus_report import pairs_of_files, pairs_of_recipe, report_on
         from ..apps.corpora.pair_files import PairFiles
-        from ..apps.corpora.report_page import describe, write_page
+        from ..apps.corpora.report_page import check_page, describe, write_page
         from ..apps.corpora.rules import read_rules
         from ..loading import load_tokenizers
         from ..recipe import find_recipe
@@ -285,9 +285,10 @@ def report_command(
             command += ["--rules", str(rules)] if rules else []
         else:
             raise UserError("name the FILES of a corpus, or a recipe with --config")
+        page = html or Path(f"{Path(config or files[0]).name.partition('.')[0]}-report.html")  # type: ignore[index]
+        check_page(page)
         tokenizers = load_tokenizers(tokenizer) if tokenizer is not None else None
         found = report_on(corpus, read_rules(rules), tokenizers)
-        page = html or Path(f"{Path(config or corpus.name).name.partition('.')[0]}-report.html")
         with reporting(f"{page} is written") as lines:
             write_page(page, found, shlex.join(command))
             lines += [*describe(found), "", f"the worst pairs of each kind, and pictures: {page}"]

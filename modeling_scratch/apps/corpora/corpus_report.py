@@ -93,8 +93,12 @@ def _pairs_of(sources: list[PairSource]) -> Iterator[Pair]:
 
 @dataclass(frozen=True, order=True)
 class Example:
-    """A pair with a fault. The worst ones, and of equal ones the first, are the largest."""
+    """
+    A pair with a fault. The largest are those without an earlier fault in the order of `CHECKS`, which show what this
+    one is; of them the worst, and of equal ones the first.
+    """
 
+    is_first_fault: bool
     score: float
     minus_line: int
     source: str = field(compare=False)
@@ -116,7 +120,7 @@ class Fault:
     Args:
         threshold: the score from which on a pair has the fault.
         drops: whether `scratch corpus clean` drops such pairs.
-        examples: the worst pairs, the worst first.
+        examples: the worst pairs, in order.
     """
 
     check: str
@@ -129,17 +133,24 @@ class Fault:
     def meaning(self) -> str:
         return CHECKS[self.check]
 
-    def add(self, checked: CheckedPairs, origins: Sequence[str]) -> np.ndarray:
-        """Count the pairs with this fault. Returns which have it, (pairs,)."""
+    def add(self, checked: CheckedPairs, has_others: np.ndarray, origins: Sequence[str]) -> np.ndarray:
+        """
+        Count the pairs with this fault. Returns which have it, (pairs,).
+
+        Args:
+            has_others: which pairs have faults of earlier checks, (pairs,).
+            origins: where each pair is from; empty: nobody knows.
+        """
         scores = checked.scores[self.check]
         found = scores >= self.threshold
         self.count += int(found.sum())
-        worst = np.flatnonzero(found)
-        for place in worst[np.argsort(-scores[worst], kind="stable")][:EXAMPLES].tolist():
-            origin = origins[place] if origins else ""
+        places = np.flatnonzero(found)
+        worst = places[np.lexsort((places, -scores[places], has_others[places]))]
+        for place in worst[:EXAMPLES].tolist():
             repeated = int(checked.earlier[place]) + 1 if "duplicate" in self.check else None
-            line = checked.first + place + 1
-            self.examples.append(Example(float(scores[place]), -line, *checked.pairs[place], origin, repeated))
+            origin, minus_line = origins[place] if origins else "", -(checked.first + place + 1)
+            order = not has_others[place], float(scores[place]), minus_line
+            self.examples.append(Example(*order, *checked.pairs[place], origin, repeated))
         self.examples = heapq.nlargest(EXAMPLES, self.examples)
         return found
 
@@ -251,9 +262,10 @@ def report_on(
                 if name in checked.scores
             ]
         of_pairs = list(islice(origins, len(checked.pairs)))
-        is_dropped, is_copy = np.zeros((2, len(checked.pairs)), dtype=bool)
+        is_dropped, is_copy, has_others = np.zeros((3, len(checked.pairs)), dtype=bool)
         for fault in report.faults:
-            found = fault.add(checked, of_pairs)
+            found = fault.add(checked, has_others, of_pairs)
+            has_others |= found
             if fault.drops:
                 (is_copy if "duplicate" in fault.check else is_dropped)[found] = True
         dropped_lines.update((checked.first + np.flatnonzero(is_dropped)).tolist())

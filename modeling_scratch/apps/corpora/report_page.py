@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...errors import UserError, shortened
-from ...files import new_output
+from ...files import check_new_output, new_output
 from ...languages import is_tag
 from .corpus_report import MANY_TOKENS, MEANINGS, CorpusReport, percent, summary
 
@@ -73,6 +73,11 @@ def write_page(path: Path, report: CorpusReport, command: str) -> None:
     )
     with new_output(path, _check_is_report) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
+
+
+def check_page(path: Path) -> None:
+    """Raise UserError, before minutes of work, if a page cannot be written there."""
+    check_new_output(path, _check_is_report)
 
 
 def _check_is_report(path: Path) -> None:
@@ -155,8 +160,8 @@ def _ratios(report: CorpusReport) -> dict[str, Any]:
     middle = len(report.ratios) // 6
     near = int(report.ratios[2 * middle : 4 * middle].sum())
     return {
-        "title": "Characters of the target for each of the source",
-        "told": f"{percent(near / total)} of the pairs have between half and twice as many.",
+        "title": "Length ratio, target to source",
+        "told": f"{percent(near / total)} of the targets have between half and twice the characters of their source.",
         "names": [],
         "paths": _paths([report.ratios]),
         "ticks": [(100 / 6 * place, label) for place, label in enumerate(("⅛", "¼", "½", "1", "2", "4", "8"))],
