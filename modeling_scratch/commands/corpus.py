@@ -9,7 +9,7 @@ import typer
 
 from ..data.corpus import write_corpus
 from ..errors import UserError
-from .cli import Debug, log_to_terminal, one_line_errors, report, reporting
+from .cli import Debug, log_to_terminal, one_line_errors, report, reporting, set_up_terminal
 
 if TYPE_CHECKING:
     from ..apps.corpora.corpus_from import Told
@@ -254,13 +254,12 @@ def report_command(
     Tell what is in a corpus and what is wrong with it, here and as a page: lengths, copies, other languages, broken
     encoding, lost placeholders, test sentences and so on, with the worst pairs of each.
     """
-    log_to_terminal(uses_transformers=False)
+    set_up_terminal() if config else log_to_terminal(uses_transformers=False)
     with one_line_errors(debug):
         from ..apps.corpora.corpus_report import pairs_of_files, pairs_of_recipe, report_on
         from ..apps.corpora.pair_files import PairFiles
         from ..apps.corpora.report_page import check_page, describe, write_page
         from ..apps.corpora.rules import read_rules
-        from ..loading import load_tokenizers
         from ..recipe import find_recipe
         from ..recipe.reading import load_recipe
 
@@ -287,7 +286,11 @@ def report_command(
             raise UserError("name the FILES of a corpus, or a recipe with --config")
         page = html or Path(f"{Path(config or files[0]).name.partition('.')[0]}-report.html")  # type: ignore[index]
         check_page(page)
-        tokenizers = load_tokenizers(tokenizer) if tokenizer is not None else None
+        tokenizers = None
+        if tokenizer is not None:
+            from ..loading import load_tokenizers
+
+            tokenizers = load_tokenizers(tokenizer)
         found = report_on(corpus, read_rules(rules), tokenizers)
         with reporting(f"{page} is written") as lines:
             write_page(page, found, shlex.join(command))

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
 
 from ...data.sources import PairSource, mixed_sources, side_of, source_of
 from ...errors import UserError
@@ -20,6 +20,9 @@ from .checks import CHECKS, CheckedPairs, Pair, check_pairs
 from .identification import can_identify
 from .pair_files import PairFiles
 from .rules import Rules
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 EXAMPLES = 5  # of each fault
 ORIGIN = "origin"  # the column that says where a pair is from
@@ -79,15 +82,15 @@ def pairs_of_recipe(recipe: Recipe) -> CorpusPairs:
     return CorpusPairs(
         ", ".join(source.name for source in found),
         data.languages,
-        lambda: _pairs_of(found),
+        lambda: _pairs_of(found, data.streaming),
         (lambda: (source.name for source in found for _ in _pairs_of([source]))) if len(found) > 1 else None,
         [pair[0] for pair in _pairs_of([source for source in tests if source is not None])],
     )
 
 
-def _pairs_of(sources: list[PairSource]) -> Iterator[Pair]:
+def _pairs_of(sources: list[PairSource], streams: bool = False) -> Iterator[Pair]:
     for source in sources:
-        for batch in source.load().iter(_ROWS):
+        for batch in (source.stream() if streams else source.load()).iter(_ROWS):
             yield from zip(side_of(batch, SOURCE), batch[TARGET], strict=True)
 
 
@@ -229,7 +232,9 @@ class CorpusReport:
 
 
 def report_on(
-    corpus: CorpusPairs, rules: Rules, tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None
+    corpus: CorpusPairs,
+    rules: Rules,
+    tokenizers: "tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None" = None,
 ) -> CorpusReport:
     """
     Check all pairs of a corpus, in two passes over it.
@@ -318,7 +323,7 @@ class _Sample:
             self._count += 1
 
 
-def _tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Tokens:
+def _tokens(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> Tokens:
     ids = tokenizer(list(texts), add_special_tokens=False).input_ids
     sizes = np.array([len(row) for row in ids])
     words = sum(len(text.split()) for text in texts)

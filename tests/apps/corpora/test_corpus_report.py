@@ -184,6 +184,22 @@ def test_a_recipes_training_pairs_are_reported_with_its_test_sets():
     assert found.count("test_overlap") == found.dropped == 0
 
 
+def test_a_stream_and_mixed_pairs_are_reported_whole(folder):
+    """Each source of mixed pairs has its own share."""
+    own = [f"data.train_files=[{folder / 'pairs.jsonl'}]", f"data.validation_files=[{folder / 'pairs.jsonl'}]"]
+    own += ["data.test_files=null", "optimization.max_epochs=null", "optimization.max_steps=1", "evaluation.every=1"]
+    own += ["checkpoints.every=1"]
+    whole, stream = (
+        describe(report_on(pairs_of_recipe(load_recipe(find_recipe("own-text"), [*own, more])), read_rules()))
+        for more in ("data.streaming=false", "data.streaming=true")
+    )
+    assert whole == stream
+    mixed = load_recipe(find_recipe("own-text"), [*own, f"data.mix=[{{files: [{folder / 'test'}], weight: 2}}]"])
+    found = report_on(pairs_of_recipe(mixed), read_rules())
+    assert [count for count, _ in found.origins.values()] == [len(PAIRS), 13]
+    assert found.pairs == len(PAIRS) + 13
+
+
 def test_pairs_without_languages_are_not_checked_for_them():
     recipe = load_recipe(find_recipe("dates"), ["data.embedded_size=300"])
     found = report_on(pairs_of_recipe(recipe), read_rules())
