@@ -5,7 +5,7 @@ from unicodedata import east_asian_width
 
 from ..documents.plural_forms import is_value
 from ..documents.xliff import LINE_BREAK_CODE
-from .streamed_xml import XmlElement
+from .streamed_xml import XmlElement, character_of
 
 _SPANS = {"g", "pc", "hi"}  # elements around text
 _TRANSPARENT = {"mrk", "sub", "sm", "em"}
@@ -65,7 +65,7 @@ def _parts(element: XmlElement) -> Iterator[tuple[XmlElement | str, str]]:
             continue
         name = child.name
         if name == "cp":
-            yield chr(int(child.get("hex") or "20", 16)), ""
+            yield character_of(child.get("hex")), ""
         elif name in _TRANSPARENT:
             if child.get("mtype") != "x-sdl-deleted":
                 yield from _parts(child)

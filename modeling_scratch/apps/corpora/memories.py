@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ...errors import UserError
 from .corpus_files import CorpusFile
 from .inline_tags import segment_texts
-from .streamed_xml import XmlElement, stream_elements
+from .streamed_xml import XmlElement, character_of, stream_elements
 from .units import KEPT_AS_IS, NO_TARGET, OBSOLETE, OTHER_LANGUAGES, PLURAL_FORMS, UNFINISHED, Request, Unit
 
 # -- TMX 1.4 -----------------------------------------------------------------------------------------------------------
@@ -143,15 +143,15 @@ def read_qt(file: CorpusFile, request: Request) -> Iterator[Unit]:
 
 def _qt_text(element: XmlElement) -> str:
     """A text in its first length; characters that XML cannot contain are elements."""
-    variant = next(element.find("lengthvariant"), element)
-    return "".join(
-        child
-        if isinstance(child, str)
-        else chr(int(child.get("value").replace("x", "0x"), 0))
-        if child.name == "byte"
-        else ""
-        for child in variant.children
-    )
+    variant, parts = next(element.find("lengthvariant"), element), []
+    for child in variant.children:
+        if isinstance(child, str):
+            parts.append(child)
+        elif child.name == "byte":
+            code = child.get("value")
+            is_hexadecimal = code.startswith("x") or not code.isdecimal()
+            parts.append(character_of(code.removeprefix("x") if is_hexadecimal else f"{int(code):x}"))
+    return "".join(parts)
 
 
 # -- WMT's test sets ---------------------------------------------------------------------------------------------------

@@ -190,7 +190,8 @@ def _repeated_row(row: XmlElement) -> Iterator[Row]:
 
 
 def _count(element: XmlElement, name: str) -> int:
-    return min(int(element.get(name) or 1), _MOST_COLUMNS if "columns" in name else _MOST_ROWS)
+    count = element.get(name)
+    return min(int(count), _MOST_COLUMNS if "columns" in name else _MOST_ROWS) if count.isdecimal() else 1
 
 
 def _ods_text(paragraph: XmlElement) -> str:
@@ -200,7 +201,7 @@ def _ods_text(paragraph: XmlElement) -> str:
         if isinstance(child, str):
             parts.append(child)
         elif child.name == "s":
-            parts.append(" " * int(child.get("c") or 1))
+            parts.append(" " * _count(child, "c"))
         elif child.name in ("tab", "line-break"):
             parts.append(" ")
         elif child.name not in ("annotation", "note", "ruby-text"):

@@ -45,6 +45,14 @@ class XmlElement:
         return "".join(child if isinstance(child, str) else child.text for child in self.children)
 
 
+def character_of(code: str) -> str:
+    """The character of a hexadecimal number, for what XML cannot contain; nothing: it is no such number."""
+    try:
+        return chr(int(code, 16))
+    except (ValueError, OverflowError):
+        return ""
+
+
 def stream_elements(file: CorpusFile, names: Collection[str]) -> Iterator[tuple[XmlElement, list[XmlElement]]]:
     """
     The elements of these names, in order, and what each is in, from the root on. Those within another one are a part of

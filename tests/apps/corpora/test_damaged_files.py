@@ -210,3 +210,12 @@ def test_half_a_character_is_skipped(tmp_path):
 def test_xliff_2_is_not_refused_for_its_size(tmp_path):
     (tmp_path / "a.xlf").write_text(XLIFF_2)
     assert len(read(tmp_path, "a.xlf")) == 2
+
+
+def test_numbers_that_are_none(tmp_path):
+    """Of characters and of repeated cells."""
+    unit = '<unit id="1"><segment><source>a<cp hex="{0}"/></source><target>b</target></segment></unit>'
+    content = '<xliff version="2.0" srcLang="en" trgLang="de"><file>' + unit + "</file></xliff>"
+    for code, character in {"0009": "", "zz": "", "": "", "FFFFFFFFF": "", "263A": "☺"}.items():
+        (tmp_path / "a.xlf").write_text(content.format(code))
+        assert pairs_of(read(tmp_path, "a.xlf")) == [(f"a{character}", "b")]
