@@ -157,7 +157,7 @@ def _column(column: str) -> str | int:
 
 
 def _sum(output: Path, told: "list[Told]", source: str, target: str) -> list[str]:
-    """The last lines of a report: what was written, and the next command."""
+    """The last lines of a report: what was written, and the next commands."""
     from ..apps.corpora.corpus_from import Told
 
     whole = Told(sum(entry.pairs for entry in told), sum((entry.skipped for entry in told), Counter()))
@@ -166,7 +166,9 @@ def _sum(output: Path, told: "list[Told]", source: str, target: str) -> list[str
     )
     names = [f"data.train_files={output}", "data.validation_files=null", "data.test_files=null", *languages]
     train = shlex.join(["scratch", "train", "--config", "own-text", *names])
-    return [f"wrote {output}: {whole}", f"  {train}"]
+    sides = ["--source-language", source, "--target-language", target]
+    look = shlex.join(["scratch", "corpus", "report", str(output), *sides])
+    return [f"wrote {output}: {whole}", f"  {look}", f"  {train}"]
 
 
 @app.command("clean")

@@ -250,7 +250,7 @@ def translation_counts(
         places: of each link, the place of its other word, of shape (links,).
     """
     probability, of_nothing = np.ones(len(given)), np.ones(words.max(initial=-1) + 1)
-    counts = probability
+    counts: np.ndarray = probability
     for _ in range(_ITERATIONS):
         shares, from_nothing = probability[links], of_nothing[words]
         total = np.bincount(places, shares, len(words)) + from_nothing

@@ -34,6 +34,7 @@ def test_what_is_told(tmp_path, monkeypatch):
         "memory.tmx: 200 pairs",
         "more.tmx: 1 pairs; skipped 1 in other languages, 1 without a translation",
         "wrote pairs.jsonl: 201 pairs; skipped 1 in other languages, 1 without a translation",
+        "  scratch corpus report pairs.jsonl --source-language en --target-language de",
         "  scratch train --config own-text data.train_files=pairs.jsonl data.validation_files=null "
         "data.test_files=null",
     ]
