@@ -8,19 +8,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import ctranslate2  # from an extra of this package
+import numpy as np
 from huggingface_hub import hf_hub_download
 from tokenizers import Tokenizer
 
 from .. import __version__
 from ..errors import UserError
 from ..files import remove, written_whole
-from ..model.confidence import Confidence
+from ..model.confidence import Confidence, NgramSet, ngrams_of, places_of
 from ..model.text import TextRules, tokenized
 from ..model.translations import Translation, Translations
 from ..model_names import loading
@@ -134,6 +136,7 @@ class CTranslate2Engine(Engine):
             asynchronous=True,
             **settings,
         )
+        confidence = self.confidence and replace(self.confidence, known=_LookedUp(self.confidence.known, tokens))
         rows: Translations = [[] for _ in texts]
         # CTranslate2 4.8 translates long ones first. They are decoded while it translates the others.
         for place in sorted(range(len(texts)), key=lambda place: -len(tokens[place])):
@@ -145,13 +148,34 @@ class CTranslate2Engine(Engine):
                 score = result.scores[rank] * length ** settings["length_penalty"]
                 is_cut = not made or made[-1] not in settings["end_token"]
                 translation = Translation(text_of(rank), score, is_cut, length=length)
-                rated = self.rules.rated(translation, tokens[place], self.confidence) if made else translation
+                rated = self.rules.rated(translation, tokens[place], confidence) if made else translation
                 rows[place].append(rated)
         return rows
 
     def _decoded(self, hypotheses: list[list[str]], rank: int) -> str:
         tokens = [self.target.token_to_id(token) for token in hypotheses[rank]]
         return self.target.decode(tokens, skip_special_tokens=True)
+
+
+class _LookedUp(NgramSet):
+    """
+    The n-grams of some rows of source tokens that a set contains. They are looked up at once, since one by one takes a
+    quarter of the time of greedy search in 8 bits.
+    """
+
+    def __init__(self, known: NgramSet, rows: Sequence[Sequence[int]]):
+        super().__init__(known.bits)
+        bits, self._found = np.frombuffer(known.bits, np.uint8), set[tuple[int, ...]]()
+        ngrams = {ngram for row in rows for ngram in ngrams_of(row)}
+        for size in {len(ngram) for ngram in ngrams}:
+            of_size = [ngram for ngram in ngrams if len(ngram) == size]
+            tokens: Any = np.array(of_size).T
+            places = np.array(places_of(tokens, 8 * len(bits)))  # (hashes, n-grams)
+            is_known = (bits[places >> 3] >> (places & 7) & 1).all(0)
+            self._found.update(of_size[place] for place in np.flatnonzero(is_known))
+
+    def __contains__(self, ngram: tuple[int, ...]) -> bool:
+        return ngram in self._found
 
 
 class _TransformersTokenizer:

@@ -52,7 +52,7 @@ def _mixed(number: int) -> int:
 
 
 def places_of(ngram: tuple[int, ...], count: int) -> list[int]:
-    """The bits that an n-gram sets, of `count`."""
+    """The bits that an n-gram sets, of `count`. For arrays in place of its tokens, those of many n-grams."""
     first = 0
     for token in ngram:
         first = _mixed(first ^ token + 2)

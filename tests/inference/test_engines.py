@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import conftest
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -22,6 +23,7 @@ from modeling_scratch.inference import engine
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import ScratchForConditionalGeneration
+from modeling_scratch.model.confidence import NgramSet, ngrams_of
 from modeling_scratch.model.kept_words import RESERVED
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training.scoring import score_model
@@ -363,3 +365,16 @@ def three_threads():
     torch.set_num_threads(3)
     yield 3
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("size", [5, 50, 40_000])
+def test_ngrams_that_are_looked_up_at_once_are_those_of_the_set(size):
+    """A set contains what it does when it is asked one by one."""
+    random = np.random.default_rng(size)
+    known = NgramSet(random.bytes(size))
+    rows = [random.integers(2**31, size=count).tolist() for count in (0, 1, 2, 5, 400)] + [[], [2**31 - 1]]
+    found = ctranslate2_engine._LookedUp(known, rows)
+    ngrams = [ngram for row in rows for ngram in ngrams_of(row)]
+    assert [ngram in found for ngram in ngrams] == [ngram in known for ngram in ngrams]
+    assert len({ngram in known for ngram in ngrams}) == 2
+    assert found.bits == known.bits
