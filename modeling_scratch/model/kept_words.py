@@ -14,6 +14,13 @@ RESERVED = "".join(map(chr, range(0x10FF00, 0x10FF10)))
 # only in sets. They take linear time: none can begin twice in what another attempt has read without ending there.
 _LETTER = r"[^\W\d_]"
 _WHITE_SPACE = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # what Python's "\s" matches
+# Thai, Lao, Burmese, Khmer, kana, ideographs, Hangul: words stand beside placeholders without a space.
+_SPACELESS = (
+    r"[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u9fff"
+    r"\uac00-\ud7af\uf900-\ufaff]"
+)
+_BEGIN = rf"(?:(?<![\w])|(?<={_SPACELESS}))"  # no letter, digit or underscore of other scripts is before it
+_END = rf"(?:(?![\w])|(?={_SPACELESS}))"
 _BRACES = r"\{\{\{?[^{}]*\}?\}\}|\{[^\s{}]*\}"  # placeholders in addresses
 _GROUP = rf"""\([^\s<>"()]*\)|{_BRACES}"""
 _ADDRESSES = (
@@ -45,13 +52,14 @@ _PLACEHOLDERS = (
     r"\{[\s]*[\w.]+[\s]*,[\s]*(?:date|duration|number|ordinal|spellout|time)(?:[\s]*,[^{}]*)?[\s]*\}",  # {n, number}
     rf"\{{[\s]*[\w.]+[\s]*,[\s]*(?:plural|select|selectordinal)[\s]*,{_nested(4)}\}}",  # {n, plural, one {# file}}
     rf"%%|%[0-9]+\$(?:-?[0-9]*{_DATE}|[(]?{_SIZE}[A-Za-z@])",  # %1$s
-    rf"(?:(?<![0-9%])|(?<=%%))%(?:-?[0-9]*{_DATE}|<-?[0-9]*{_DATE}|<{_SIZE}[bBhHsScCdoxXeEfgGaA])(?![\w>])",  # %tB %<te
+    rf"(?:(?<![0-9%])|(?<=%%))%(?:-?[0-9]*{_DATE}|<-?[0-9]*{_DATE}|<{_SIZE}[bBhHsScCdoxXeEfgGaA])"
+    rf"{_END}(?!>)",  # %tB %<te
     rf"%(?:[0-9]+\$)?{_SIZE}<PRI[diouxX][A-Z0-9]+>",  # %<PRIu64>
     rf"%\((?:{_LETTER}|_)[\w.]*\)[-+0#]*(?:[1-9][0-9]*)?(?:\.[0-9]+)?[A-Za-z]",  # %(name)s
-    rf"(?:(?<![0-9%])|(?<=%%))%{_SIZE}[aAbBdhHiouxXeEfFgGcCsSp@](?![\w])",  # %s %.2f %.*s %@
-    r"(?<=[0-9])%[dfs@](?![\w])",  # 100%s
-    r"(?<![\w%])%L?[0-9]{1,2}(?![\w$%])|%(?:[0-9]+\$)?#@[\w]+@",  # %1 %L1 %#@files@
-    rf"(?<![\w%])%(?:{_LETTER}|_)[\w.-]*%(?![\w%])",  # %name%
+    rf"(?:(?<![0-9%])|(?<=%%))%{_SIZE}[aAbBdhHiouxXeEfFgGcCsSp@]{_END}",  # %s %.2f %.*s %@
+    rf"(?<=[0-9])%[dfs@]{_END}",  # 100%s
+    rf"(?<!%){_BEGIN}%L?[0-9]{{1,2}}{_END}(?![$%])|%(?:[0-9]+\$)?#@[\w]+@",  # %1 %L1 %#@files@
+    rf"(?<!%){_BEGIN}%(?:{_LETTER}|_)[\w.-]*%{_END}(?!%)",  # %name%
     r"(?<![\w$])\$[A-Za-z_@][A-Za-z0-9_@]*\$(?![\w$])",  # $NAME$
     r"(?<![\w:)\]}]):[a-z][a-z_]+(?![\w:-])",  # :name
     r"@(?:\.[A-Za-z]+)?:(?:\([^()]*\)|\{[^{}]*\}|[A-Za-z_](?:[\w./-]*[\w])?)",  # @:key @.lower:{'key'}
@@ -63,7 +71,7 @@ _NAMES = (
     rf"(?<![\w@./+-])@_*{_LETTER}[\w]*(?:[./-][\w]+)*(?:@[\w-]+(?:\.[\w-]+)+)?",  # @name @name@example.org
     rf"(?<![\w&#/])#{_LETTER}[\w]*(?:[/-][\w]+)*",  # #tag #tag/nested
     r"(?<![\w:])(?::(?:[a-z][a-z0-9_+-]+|[+-]1|100):)+(?![\w:])",  # :smile:
-    r"(?<![\w.])[vV][0-9]+(?:\.[0-9]+)+(?:[-.]?(?:alpha|beta|dev|rc)\.?[0-9]*)?(?![\w])",  # v1.2.3
+    rf"(?<!\.){_BEGIN}[vV][0-9]+(?:\.[0-9]+)+(?:[-.]?(?:alpha|beta|dev|rc)\.?[0-9]*)?{_END}",  # v1.2.3
     r"(?<![\w`])`[^\s`](?:[^`\n]*[^\s`])?`(?![\w`])|(?<![\w`])``[^\s`](?:[^`\n]*[^\s`])?``(?![\w`])",  # `code`
     f"[{RESERVED}]",
 )

@@ -114,6 +114,15 @@ def test_each_kind_is_kept_whole_beside_words_and_punctuation(kind):
         assert kept(text.replace("{}", kind)) == [kind]
 
 
+JOINED = ["%s", "%d", "%.2f", "%1$s", "%@", "%tB", "%<te", "%1", "%L2", "%name%", "{0}", "%(n)d", "v1.2.3"]
+
+
+@pytest.mark.parametrize("kind", JOINED)
+@pytest.mark.parametrize("text", ["ファイル{}を開く", "共{}个文件", "파일{}이 없음", "ไฟล์{}มี", "ឯកសារ{}នេះ"])
+def test_words_of_scripts_without_spaces_may_stand_beside_placeholders(kind, text):
+    assert kept(text.replace("{}", kind)) == [kind]
+
+
 def test_ordinary_text_is_not_kept():
     assert {text: kept(text) for text in ORDINARY if kept(text)} == {}
 
@@ -122,6 +131,7 @@ def test_the_page_s_patterns_are_the_same():
     texts = [
         *KINDS,
         *ORDINARY,
+        *(f"共{kind}个 {kind}を" for kind in JOINED),
         *(f"a{kind}b {kind}.\u00e9" for kind in KINDS),
         "\u2168\u00b2 #\u2168x @\u00e9t\u00e9_1.",
     ]
