@@ -1,6 +1,6 @@
 #!/bin/sh
 # openpyxl 3.1.5, with files of XlsxWriter 3.2.9. A carriage return in a cell, as texts pasted from Windows have, is written
-# into XLSX as "_x000D_" (ECMA-376, part 1, 22.9.2.19), by Excel and by XlsxWriter. openpyxl returns these seven characters
+# into XLSX as "_x000D_" (ECMA-376, part 1, 22.9.2.19), by XlsxWriter. openpyxl returns these seven characters
 # as text. A cell whose text is really "_x000D_" is written as "_x005F_x000D_" so that it can be told apart; openpyxl takes
 # out "x005F_" and returns "_x000D_" for both, so that what it returns cannot be put right. One would guess that it
 # undoes the escape, since it has a function for that (openpyxl.utils.escape.unescape), which it calls for headers and
