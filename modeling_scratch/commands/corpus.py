@@ -161,14 +161,21 @@ def _sum(output: Path, told: "list[Told]", source: str, target: str) -> list[str
     from ..apps.corpora.corpus_from import Told
 
     whole = Told(sum(entry.pairs for entry in told), sum((entry.skipped for entry in told), Counter()))
-    languages = (
-        [] if (source, target) == ("en", "de") else [f"data.source_language={source}", f"data.target_language={target}"]
-    )
-    names = [f"data.train_files={output}", "data.validation_files=null", "data.test_files=null", *languages]
-    train = shlex.join(["scratch", "train", "--config", "own-text", *names])
+    train = _training_on(output, corpus_data(source, target))
     sides = ["--source-language", source, "--target-language", target]
     look = shlex.join(["scratch", "corpus", "report", str(output), *sides])
     return [f"wrote {output}: {whole}", f"  {look}", f"  {train}"]
+
+
+def _training_on(pairs: Path, data: "DataSection") -> str:
+    """The command that trains on a file of pairs."""
+    keys = {"train_files": pairs, "validation_files": "null", "test_files": "null"}
+    if data.languages != ("en", "de"):  # as own-text has them
+        keys |= {"source_language": data.source_language or "null", "target_language": data.target_language or "null"}
+    # Cells of columns with numbers are written under the names of the languages.
+    columns = {"source_column": data.source_column, "target_column": data.target_column}
+    keys |= {key: name for key, name in columns.items() if isinstance(name, str)}
+    return shlex.join(["scratch", "train", "--config", "own-text", *(f"data.{key}={keys[key]}" for key in keys)])
 
 
 @app.command("clean")
@@ -199,22 +206,18 @@ def clean_command(
     log_to_terminal(uses_transformers=False)
     with one_line_errors(debug):
         from ..apps.corpora.cleaning import clean_corpus, describe_cleaning
-        from ..apps.corpora.pair_files import PairFiles
+        from ..apps.corpora.pair_files import PairFiles, sources_of_tests
         from ..apps.corpora.rules import CLEANING_FILE, read_rules
 
         chosen = read_rules(rules)
         data = corpus_data(source_language, target_language, source_column, target_column)
-        tests = PairFiles(test, data, "--test").pairs() if test else ()
-        done = clean_corpus(PairFiles(files, data, "FILES"), output, chosen, (source for source, _ in tests))
-        keys = [f"data.train_files={shlex.quote(str(output))}"]
-        if data.languages is not None:
-            keys += [f"data.source_language={source_language}", f"data.target_language={target_language}"]
+        done = clean_corpus(PairFiles(files, data, "FILES"), output, chosen, sources_of_tests(test or [], data))
         text = [
             describe_cleaning(done, chosen),
             "",
             f"the dropped pairs, with the reasons: {done.dropped_file}",
             f"to keep more or fewer: change a copy of {CLEANING_FILE}, and name it with --rules",
-            f"next: scratch train --config own-text {' '.join(keys)}",
+            f"next: {_training_on(output, data)}",
         ]
         report("\n".join(text), f"{output} is written")
 
@@ -259,7 +262,7 @@ def report_command(
     set_up_terminal() if config else log_to_terminal(uses_transformers=False)
     with one_line_errors(debug):
         from ..apps.corpora.corpus_report import pairs_of_files, pairs_of_recipe, report_on
-        from ..apps.corpora.pair_files import PairFiles
+        from ..apps.corpora.pair_files import PairFiles, sources_of_tests
         from ..apps.corpora.report_page import check_page, describe, write_page
         from ..apps.corpora.rules import read_rules
         from ..recipe import find_recipe
@@ -280,8 +283,7 @@ def report_command(
             command = ["scratch", "train", "--config", config, *(files or [])]
         elif files:
             data = corpus_data(source_language, target_language, source_column, target_column)
-            tests = PairFiles(test, data, "--test") if test else None
-            corpus = pairs_of_files(files, PairFiles(files, data, "FILES"), tests)
+            corpus = pairs_of_files(files, PairFiles(files, data, "FILES"), sources_of_tests(test or [], data))
             command = ["scratch", "corpus", "clean", *files, "clean.jsonl", *given]
             command += ["--rules", str(rules)] if rules else []
         else:

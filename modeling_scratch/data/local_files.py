@@ -141,6 +141,11 @@ def table_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     return (_csv_rows if _kind(path) == ".csv" else _tsv_rows)(path, False)
 
 
+def is_table(path: Path) -> bool:
+    """Whether `read_table` reads files with this ending."""
+    return _kind(path) in FORMATS
+
+
 def _kind(name: Path | str) -> str:
     """The ending of a file's name: .tsv for pairs.tsv and for pairs.tsv.gz."""
     return Path(str(name).removesuffix(".gz")).suffix.lower()

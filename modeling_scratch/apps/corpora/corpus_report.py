@@ -53,13 +53,13 @@ class CorpusPairs:
     test_sources: list[str]
 
 
-def pairs_of_files(names: Sequence[str], files: PairFiles, tests: PairFiles | None) -> CorpusPairs:
+def pairs_of_files(names: Sequence[str], files: PairFiles, test_sources: Iterable[str]) -> CorpusPairs:
     """
     The pairs of files, and where they are from if a column says so, as `scratch corpus from` writes it.
 
     Args:
         names: of the files, for people.
-        tests: of test sets.
+        test_sources: of test sets.
     """
     _, first = next(files.rows())
     return CorpusPairs(
@@ -67,7 +67,7 @@ def pairs_of_files(names: Sequence[str], files: PairFiles, tests: PairFiles | No
         files.data.languages,
         files.pairs,
         (lambda: (str(row.get(ORIGIN)) for _, row in files.rows())) if ORIGIN in first else None,
-        [source for source, _ in tests.pairs()] if tests else [],
+        list(test_sources),
     )
 
 

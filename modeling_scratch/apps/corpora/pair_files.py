@@ -10,6 +10,7 @@ from ...data.local_files import (
     Columns,
     choose_columns,
     find_files,
+    is_table,
     joined_cells,
     read_line_pairs,
     read_table,
@@ -78,3 +79,16 @@ class PairFiles:
         """Source and target of each row."""
         for pair, _ in self.rows():
             yield pair
+
+
+def sources_of_tests(names: Sequence[str], data: DataSection) -> Iterator[str]:
+    """
+    The sources of test sets.
+
+    Args:
+        names: tables and prefixes of two text files; or two text files, source and target.
+    """
+    are_two = len(names) == 2 and all(Path(name).is_file() and not is_table(Path(name)) for name in names)
+    for one in [names] if are_two else [[name] for name in names]:
+        for source, _ in PairFiles(one, data, "--test").pairs():
+            yield source

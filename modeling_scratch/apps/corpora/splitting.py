@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.local_files import read_table
+from ...data.local_files import FORMATS, check_file, is_table, read_table
 from ...errors import UserError
 from ...files import new_output
 
@@ -52,8 +52,11 @@ def split_corpus(
         seed: decides which files are held out.
 
     Raises:
-        UserError: a column is missing; every file has too many pairs; the folder exists.
+        UserError: this is no table; a column is missing; every file has too many pairs; the folder exists.
     """
+    check_file(pairs)
+    if not is_table(pairs):
+        raise UserError(f"{pairs} is no table; name a file such as `scratch corpus from` writes ({', '.join(FORMATS)})")
     names: dict[str, int] = {}
     hashes, owners = [], []
     for row in _rows(pairs, source, column):
@@ -86,7 +89,7 @@ def split_corpus(
                     left_out += 1
                     continue
                 counts[name] += 1
-                files[name].write(json.dumps(row, ensure_ascii=False) + "\n")
+                files[name].write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
         finally:
             for opened in files.values():
                 opened.close()

@@ -131,6 +131,8 @@ class WordTranslations:
             nothing = np.zeros(len(self._seen[other]))
             nothing[: len(of_nothing)] = of_nothing
             self._of_nothing.append(nothing)
+        if not len(self._kinds):  # no word is in several pairs, as in a list of terms: one that is never found
+            self._kinds, self._counts = np.array([-1]), [np.zeros(1), np.zeros(1)]
         self.typical = 0.0
         # Of ordinary pairs, so that short ones count as such until their own words say otherwise.
         sample = [pairs[place] for place in self.learned[:: max(self.pairs // _TO_KNOW_TYPICAL, 1)].tolist()]
@@ -194,9 +196,9 @@ class WordTranslations:
         ]
         grid = _Grid.of((sizes[0], sizes[1]))
         keys = numbers[0][grid.first] * self._width + numbers[1][grid.second]
-        places = np.minimum(np.searchsorted(self._kinds, keys), max(len(self._kinds) - 1, 0))
+        places = np.minimum(np.searchsorted(self._kinds, keys), len(self._kinds) - 1)
         is_known = (numbers[0][grid.first] >= 0) & (numbers[1][grid.second] >= 0)
-        is_known &= self._kinds[places] == keys if len(self._kinds) else False
+        is_known &= self._kinds[places] == keys
         log_odds = [self._explained(side, numbers, of_pair, own, grid, places, is_known) for side in (0, 1)]
         evidence = []
         for side in (0, 1):

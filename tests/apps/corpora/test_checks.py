@@ -237,3 +237,12 @@ def test_checks_find_the_same_in_batches_of_any_size(corpus, monkeypatch):
     names = found(pairs)
     monkeypatch.setattr("modeling_scratch.apps.corpora.checks._BATCH", 37)
     assert found(pairs) == names
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_lists_of_terms_teach_nothing(count):
+    """No word is in two pairs, so that none is known to translate another."""
+    terms = [(f"a{number:04}"[::-1] + "x", f"y{number:04}"[::-1] + "z") for number in range(count)]
+    (checked,) = check_pairs(lambda: terms, ("en", "de"))
+    assert not checked.scores["misaligned"].any()
+    assert not checked.scores["truncated"].any()

@@ -9,7 +9,7 @@ from conftest import ROOT
 
 from modeling_scratch.apps.corpora.checks import CHECKS
 from modeling_scratch.apps.corpora.cleaning import clean_corpus, describe_cleaning
-from modeling_scratch.apps.corpora.pair_files import PairFiles
+from modeling_scratch.apps.corpora.pair_files import PairFiles, sources_of_tests
 from modeling_scratch.apps.corpora.rules import read_rules
 from modeling_scratch.commands.corpus import corpus_data
 from modeling_scratch.data.corpus import make_corpus
@@ -149,3 +149,16 @@ def test_rules_with_a_mistake(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_rules(path)
+
+
+def test_test_sets_are_named_one_by_one_or_as_two_text_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        for language in ("en", "de"):
+            (tmp_path / f"{name}.{language}").write_text(f"{name} {language}\n", encoding="utf-8")
+    (tmp_path / "three.jsonl").write_text('{"en": "three en", "de": "x"}\n', encoding="utf-8")
+    data = corpus_data("en", "de")
+    assert list(sources_of_tests(["one", "two"], data)) == ["one en", "two en"]
+    assert list(sources_of_tests(["one.en", "one.de"], data)) == ["one en"]
+    assert list(sources_of_tests(["three.jsonl", "one"], data)) == ["three en", "one en"]
+    assert list(sources_of_tests([], data)) == []

@@ -68,7 +68,12 @@ def files(folder: Path, *names: str) -> PairFiles:
 
 @pytest.fixture(scope="module")
 def found(folder):
-    return report_on(pairs_of_files(["pairs.jsonl"], files(folder, "pairs.jsonl"), files(folder, "test")), read_rules())
+    return report_on(
+        pairs_of_files(
+            ["pairs.jsonl"], files(folder, "pairs.jsonl"), [source for source, _ in files(folder, "test").pairs()]
+        ),
+        read_rules(),
+    )
 
 
 def scratch_corpus(*arguments) -> str:
@@ -156,7 +161,7 @@ def test_cleaning_drops_as_many_pairs_as_the_report_says(folder, found, tmp_path
 
 def test_tokens_are_those_of_the_tokenizer(trained, folder):
     tokenizers = load_tokenizers(str(trained))
-    corpus = pairs_of_files(["pairs.jsonl"], files(folder, "pairs.jsonl"), None)
+    corpus = pairs_of_files(["pairs.jsonl"], files(folder, "pairs.jsonl"), [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus_report, "_TO_TOKENIZE", 10_000)
         sides = report_on(corpus, read_rules(), tokenizers).sides
@@ -263,7 +268,9 @@ def test_what_a_corpus_holds_stays_text_on_the_page(found, page):
 
 
 def test_the_same_corpus_has_the_same_page(found, folder, page, tmp_path):
-    again = pairs_of_files(["pairs.jsonl"], files(folder, "pairs.jsonl"), files(folder, "test"))
+    again = pairs_of_files(
+        ["pairs.jsonl"], files(folder, "pairs.jsonl"), [source for source, _ in files(folder, "test").pairs()]
+    )
     write_page(tmp_path / "again.html", report_on(again, read_rules()), "scratch corpus clean 'a <b>.jsonl'")
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 

@@ -83,3 +83,10 @@ def test_the_command_says_what_it_did(pairs, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert "held out for test: package-" in done.stdout
     assert "whose sources are in other files too" in done.stdout
+
+
+def test_what_is_no_table_is_an_error(tmp_path):
+    (tmp_path / "pairs.en").write_text("a\n", encoding="utf-8")
+    for name, message in (("pairs.en", "is no table"), ("nothing.jsonl", "no such file"), (".", "is a folder")):
+        with pytest.raises(UserError, match=message):
+            split_corpus(tmp_path / name, tmp_path / "out", "en", "origin", validation=1, test=1)
