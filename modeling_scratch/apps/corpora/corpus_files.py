@@ -13,6 +13,7 @@ from typing import IO
 from zipfile import BadZipFile, ZipFile
 
 from ...errors import UserError, as_user_error
+from ...languages import is_written_language, language_code
 from .units import Request
 
 _LARGEST_TEXT = 512 * 2**20  # bytes of a file that is read as a whole
@@ -20,6 +21,12 @@ _CHUNK = 2**20
 # Texts compress to a tenth, and tables of numbers to a hundredth.
 _MOST_EXPANDED, _ALWAYS_ALLOWED = 300, 64 * 2**20
 _DAMAGED = (EOFError, zlib.error, BadZipFile, gzip.BadGzipFile, NotImplementedError, RuntimeError)
+_SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl"}  # modifiers of locales, as in sr@latin
+_LOCALE_FOLDER = re.compile(r"(?:^|/)([A-Za-z]{2,3}(?:[_@.-][A-Za-z0-9_@.-]+)?)/LC_[A-Z]+/[^/]+$")
+# The end of a name without its ending: a tag (fr, pt_BR, zh-Hant_TW, sr@latin), or all of a name in small letters.
+_END_OF_NAME = re.compile(
+    r"(?:^|[._-])([A-Za-z]{2,3}(?:[_-][A-Z][a-z]{3})?(?:[_-](?:[A-Z]{2}|[0-9]{3}))?(?:@[a-z]+)?)$|^([a-z]{2}[_-][a-z]{2})$"
+)
 _CHARSETS = "convert it to UTF-8, such as by: iconv -f WINDOWS-1252 -t UTF-8"
 
 
@@ -152,6 +159,35 @@ def walk(path: Path, is_named: bool = True) -> Iterator[CorpusFile]:
                 yield CorpusFile(f"{path}/{entry.filename}", opener, entry.compress_size, is_named=False)
     else:
         yield CorpusFile(str(path), lambda: path.open("rb"), path.stat().st_size, is_named)
+
+
+# -- the languages of paths --------------------------------------------------------------------------------------------
+
+
+def tag_of_path(name: str) -> str:
+    """
+    The language tag that the path of a file clearly names: that of the folder before LC_MESSAGES (or another category
+    of locales), or else the end or all of the file's name, as in app_fr.ts, messages.pt-BR.xlf and fr.po. Empty: none.
+    """
+    if match := _LOCALE_FOLDER.search(name):
+        return tag_of_locale(match[1]) if language_code(re.split("[.@]", match[1])[0]) else ""
+    match = _END_OF_NAME.search(Path(name).stem)
+    locale = (match[1] or match[2]) if match else ""
+    parts = re.split("[_@-]", locale)
+    # "app_DE" ends in a language, too, though "app" is the code of one.
+    if len(parts) > 1 and not is_written_language(parts[0]):
+        locale = parts[-1]
+    return tag_of_locale(locale) if is_written_language(locale.partition("@")[0]) else ""
+
+
+def tag_of_locale(name: str) -> str:
+    """The language tag of a locale: de-AT for de_AT.UTF-8, sr-Latn for sr@latin; other modifiers stay as they are."""
+    locale, _, modifier = name.partition("@")
+    language, *region = re.split("[_-]", locale.partition(".")[0])
+    script = _SCRIPTS.get(modifier.lower())
+    if modifier and script is None:
+        return name
+    return "-".join([language, *([script] if script else []), *region])
 
 
 # -- files in one language, in pairs -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ...model.kept_words import KEPT
 from ..documents.catalogs import is_program_name
 from ..documents.plural_forms import is_value, numbers_of, translated_text
 from ..documents.po import PoMessage, named_language, po_messages
-from .corpus_files import CorpusFile, decoded
+from .corpus_files import CorpusFile, decoded, tag_of_path
 from .units import FUZZY, NO_TARGET, OBSOLETE, OTHER_LANGUAGES, PLURAL_FORMS, Request, Unit
 
 _CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
@@ -127,14 +127,14 @@ def mo_catalog(file: CorpusFile) -> tuple[str, list[CatalogMessage]]:
 def read_gettext(file: CorpusFile, request: Request) -> Iterator[Unit]:
     """
     The translated messages of a catalog whose messages are English, as gettext's manual asks for. The other language is
-    what the header names, or else what the user asked for.
+    what the header names, or else the path, or else what the user asked for.
 
     Raises:
         UserError: neither language is English, or the messages of a file that the user named are names, such as
             "button.save".
     """
     header, messages = _catalog(file)
-    named = named_language(header)
+    named = named_language(header) or tag_of_path(file.plain_name)
     english = [base_language(tag) for tag in (request.source, request.target)]
     if "en" not in english:
         raise UserError(

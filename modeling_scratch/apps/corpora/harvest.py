@@ -13,14 +13,13 @@ from pathlib import Path
 from ...errors import UserError
 from ...files import new_output
 from ...languages import preference
-from .corpus_files import walk
+from .corpus_files import tag_of_locale, walk
 from .corpus_from import PairWriter, Told, check_ending
 from .gettext_catalogs import CatalogMessage, catalog_units, mo_catalog, not_english
 from .units import Request, Unit
 
 ENGLISH = "en"
 _CATALOG = re.compile(r"(?:.*/)?([A-Za-z]{2,3}(?:[_@.-][A-Za-z0-9_@.-]+)?)/LC_MESSAGES/[^/]+\.mo")
-_SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl"}  # modifiers of locales, as in sr@latin
 # Of Debian's machine-readable copyright files, and of others.
 _LICENSE = re.compile(r"^License:[ \t]*(\S[^\n]*)", re.MULTILINE)
 _MAIN = re.compile(r"^Files:[ \t]*\*[ \t]*\n(?:[ \t].*\n|(?!License:)\S.*\n)*?License:[ \t]*(\S[^\n]*)", re.MULTILINE)
@@ -124,7 +123,7 @@ def _debian(root: Path) -> Iterator[Catalog]:
         for path in text.split("\n"):
             if match := _CATALOG.fullmatch(path):
                 license = license_of(root / f"usr/share/doc/{package}/copyright")
-                yield Catalog(root / path.lstrip("/"), _tag_of_locale(match[1]), package, license)
+                yield Catalog(root / path.lstrip("/"), tag_of_locale(match[1]), package, license)
 
 
 def _debian_license(path: Path) -> str:
@@ -149,7 +148,7 @@ def _python(folders: Sequence[str]) -> Iterator[Catalog]:
             path = line.rsplit(",", 2)[0].strip('"')
             if match := _CATALOG.fullmatch(path):
                 place = Path(str(distribution.locate_file(path)))
-                yield Catalog(place, _tag_of_locale(match[1]), distribution.name, _python_license(distribution))
+                yield Catalog(place, tag_of_locale(match[1]), distribution.name, _python_license(distribution))
 
 
 def _python_license(distribution: Distribution) -> str:
@@ -167,17 +166,7 @@ def _without_package(root: Path) -> Iterator[Catalog]:
     for share in ("usr/share", "usr/local/share"):
         for path in sorted(root.glob(f"{share}/locale*/*/LC_MESSAGES/*.mo")):
             if match := _CATALOG.fullmatch(str(path)):
-                yield Catalog(path, _tag_of_locale(match[1]))
-
-
-def _tag_of_locale(name: str) -> str:
-    """The language tag of a locale: de-AT for de_AT.UTF-8, sr-Latn for sr@latin; other modifiers stay as they are."""
-    locale, _, modifier = name.partition("@")
-    language, *region = re.split("[_-]", locale.partition(".")[0])
-    script = _SCRIPTS.get(modifier.lower())
-    if modifier and script is None:
-        return name
-    return "-".join([language, *([script] if script else []), *region])
+                yield Catalog(path, tag_of_locale(match[1]))
 
 
 def _in_language(catalogs: list[Catalog], language: str) -> list[Catalog]:

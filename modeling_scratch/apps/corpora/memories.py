@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from ...errors import UserError
-from .corpus_files import CorpusFile
+from .corpus_files import CorpusFile, tag_of_path
 from .inline_tags import segment_texts
 from .streamed_xml import XmlElement, character_of, stream_elements
 from .units import KEPT_AS_IS, NO_TARGET, OBSOLETE, OTHER_LANGUAGES, PLURAL_FORMS, UNFINISHED, Request, Unit
@@ -34,17 +34,18 @@ _PHRASE_TAG = re.compile(r"\{[0-9biu^_]+[>}]|<[0-9biu^_]+\}")  # {1> <1} {2} {b>
 
 
 def read_bilingual_xliff(file: CorpusFile, request: Request) -> Iterator[Unit]:
-    """The segments whose translation is finished."""
+    """The segments whose translation is finished. The path tells a target language that the file does not name."""
+    of_path = tag_of_path(file.plain_name)
     for unit, within in stream_elements(file, {"trans-unit", "unit"}):
         root = within[0] if within else unit
         if root.name != "xliff":
             raise UserError(f"{file.name}: not XLIFF, but <{root.name}>")
         if unit.name == "unit":
-            tags = root.get("srcLang"), root.get("trgLang")
+            tags = root.get("srcLang"), root.get("trgLang") or of_path
             found = list(_segments_of_2(unit))
         else:
             of_file = next((element for element in within if element.name == "file"), root)
-            tags = of_file.get("source-language"), of_file.get("target-language")
+            tags = of_file.get("source-language"), of_file.get("target-language") or of_path
             found = list(_segments_of_1(unit))
         said = (element.get("translate") for element in (unit, *reversed(within)) if "translate" in element.attributes)
         is_kept = next(said, "yes") == "no"
@@ -128,8 +129,9 @@ _QT_STATES = {"unfinished": UNFINISHED, "vanished": OBSOLETE, "obsolete": OBSOLE
 
 def read_qt(file: CorpusFile, request: Request) -> Iterator[Unit]:
     """The finished messages. Plural forms are left out, since Qt's files do not say what numbers they are for."""
+    of_path = tag_of_path(file.plain_name)
     for unit, within in stream_elements(file, {"message"}):
-        tags = within[0].get("sourcelanguage") or "en", within[0].get("language")
+        tags = within[0].get("sourcelanguage") or "en", within[0].get("language") or of_path
         order = _order(tags, request)
         texts = [next(unit.find(name), None) for name in ("source", "translation")]
         place = unit.get("id") or f"line {unit.line}"

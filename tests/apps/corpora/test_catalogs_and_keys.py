@@ -112,6 +112,40 @@ def test_a_catalog_the_other_way_round_or_in_another_language(tmp_path):
         read(tmp_path, "fr.po", wanted=wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("locale/fr/LC_MESSAGES/app.po", "fr"),
+        ("locale/ast/LC_TIME/app.po", "ast"),
+        ("locale/pt_BR/LC_MESSAGES/de.po", "pt-BR"),
+        ("locale/en@quot/LC_MESSAGES/app.po", "en@quot"),
+        ("po/fr.po", "fr"),
+        ("po/pt_br.po", "pt-br"),
+        ("po/app-zh_TW.po", "zh-TW"),
+        ("po/app.sr@latin.po", "sr-Latn"),
+        ("locale/de/LC_MESSAGES/fr.po", ""),
+        ("locale/de_AT.UTF-8/LC_MESSAGES/app.po", ""),
+        ("po/app_de.po", ""),
+        ("po/app_DE.po", ""),
+        ("po/de.po", ""),
+        ("it/my/app.po", ""),
+        ("fr/it_works.po", ""),
+        ("po/all.po", ""),
+    ],
+)
+def test_the_path_names_the_language_of_a_catalog_that_does_not(tmp_path, name, tag):
+    """`tag`: what is told of a catalog in another language; empty: it is read."""
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(po(""))
+    if tag:
+        with pytest.raises(UserError, match=rf"the files have {tag}; 6 units in other languages"):
+            read(tmp_path, name)
+    else:
+        assert len(read(tmp_path, name)) == 4
+    (tmp_path / name).write_bytes(po("de"))
+    assert len(read(tmp_path, name)) == 4
+
+
 def test_messages_that_are_names_need_the_english_catalog(tmp_path):
     for language, texts in {"en": ("Save now", "Quit"), "de": ("Jetzt sichern", "Beenden")}.items():
         messages = "".join(f'\nmsgid "button.{n}"\nmsgstr "{text}"\n' for n, text in enumerate(texts))

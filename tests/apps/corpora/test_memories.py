@@ -6,6 +6,8 @@ import pytest
 from corpora import pairs_of, read, request
 from translate.storage import tmx, xliff
 
+from modeling_scratch.errors import UserError
+
 TMX = """<?xml version="1.0" encoding="{encoding}"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4"><header srclang="en"><prop type="x">no text</prop></header><body>{units}</body></tmx>"""
@@ -242,6 +244,19 @@ def test_states_of_qt(tmp_path):
         "obsolete": 2,
         "plural forms without a source of their own": 1,
     }
+
+
+def test_the_path_names_the_target_language_of_a_file_that_does_not(tmp_path):
+    files = {
+        "ts": QT.replace(' language="de_DE"', ""),
+        "xlf": xliff_of(unit_of_xliff(1, "<target>Hund</target>")).decode().replace(' target-language="de-DE"', ""),
+    }
+    for ending, text in files.items():
+        for name in (f"app_de.{ending}", f"app.{ending}", f"messages.de-AT.{ending}"):
+            assert found(tmp_path, text.encode(), name)[0]
+        for name in (f"app_fr.{ending}", f"messages.pt-BR.{ending}", f"messages.en.{ending}"):
+            with pytest.raises(UserError, match=r"units? in other languages"):
+                found(tmp_path, text.encode(), name)
 
 
 WMT = """<?xml version='1.0' encoding='utf-8'?>
