@@ -25,7 +25,8 @@ _CHARACTER = re.compile("_x00(0[9ADad])_")  # how XLSX writes a tab and line end
 
 def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
     """
-    The rows of all sheets that have both columns. The first row names the columns, unless the request numbers them.
+    The rows of all sheets that have both columns; any other one that is not empty is a unit that is skipped. The first
+    row names the columns, unless the request numbers them.
 
     Raises:
         UserError: no sheet of a file that the user named has both columns, or the file cannot be read.
@@ -40,7 +41,8 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
             continue
         columns, has_header = _columns(beginning[0], file, request)
         if columns is None:
-            headers.append(beginning[0])
+            if any(cell is not None for row in chain(beginning, content) for cell in row):  # not an empty sheet
+                headers.append((sheet, beginning[0]))
             continue
         is_found = True
         body = content if has_header else chain(beginning, content)
@@ -50,14 +52,13 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
             is_text = all(isinstance(cell, str) and cell.strip() for cell in cells)
             if is_text or any(cell is not None for cell in row):
                 yield Unit(place, *(cells if is_text else ()), skipped="" if is_text else NO_TEXT)
-    if headers and not is_found and not file.is_named:
-        yield Unit("", skipped=NO_COLUMNS)
-    elif headers and not is_found:
-        shown = ", ".join(f"{cell}"[:40] for cell in headers[0][:20])
+    if headers and not is_found and file.is_named:
+        shown = ", ".join(f"{cell}"[:40] for cell in headers[0][1][:20])
         raise UserError(
             f"{file.name}: no column for {request.source} and {request.target} among {shown}; add --source-column and "
             "--target-column with their names or, without a header, their numbers"
         )
+    yield from (Unit(sheet, skipped=NO_COLUMNS) for sheet, _ in headers)
 
 
 def _columns(first: Row, file: CorpusFile, request: Request) -> tuple[tuple[int, ...] | None, bool]:

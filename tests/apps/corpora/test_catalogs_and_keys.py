@@ -4,6 +4,7 @@ import gettext
 import io
 import zipfile
 
+import openpyxl
 import polib
 import pytest
 from babel.messages.mofile import write_mo
@@ -285,6 +286,17 @@ def test_a_table_without_columns_for_the_languages(tmp_path):
     write(tmp_path, "table.tsv", "a\tb\nc\td\n")
     with pytest.raises(UserError, match=r"no column for en and de among a, b; add --source-column"):
         read(tmp_path, "table.tsv")
+
+
+def test_sheets_without_the_columns_are_told(tmp_path):
+    book = openpyxl.Workbook()
+    for name, rows in {"terms": [("English", "German"), ("Go.", "Geh.")], "notes": [("a", "b"), ("c", "d")]}.items():
+        for row in rows:
+            (book[name] if name in book.sheetnames else book.create_sheet(name)).append(row)
+    book.save(tmp_path / "book.xlsx")  # also has the empty sheet of a new workbook
+    told = []
+    assert pairs_of(read(tmp_path, "book.xlsx", told=told)) == [("Go.", "Geh.")]
+    assert told[0].skipped == {"tables without a column for each language": 1}
 
 
 # -- subtitles ---------------------------------------------------------------------------------------------------------
