@@ -66,7 +66,7 @@ def _columns(first: Row, file: CorpusFile, request: Request) -> tuple[tuple[int,
     if request.columns is not None:
         names = [f"{cell}".strip() for cell in first]
         numbers = [column - 1 if isinstance(column, int) else _index(names, column) for column in request.columns]
-        has_header = not any(isinstance(column, int) for column in request.columns)
+        has_header = isinstance(request.columns[0], str)
         return (None if any(not 0 <= number < len(first) for number in numbers) else tuple(numbers)), has_header
     best = request.best((tag, index) for index, cell in enumerate(first) for tag in _tags(cell, request))
     if best is not None:

@@ -57,6 +57,11 @@ class Request:
     def __post_init__(self):
         if preference(self.source, self.target) == 0:
             raise UserError(f"source and target are the same language, {self.source}")
+        if self.columns is not None and len({isinstance(column, int) for column in self.columns}) > 1:
+            raise UserError(
+                f"of the columns {self.columns[0]} and {self.columns[1]}, one is a number; give two names or, for "
+                "tables without a header, two numbers"
+            )
 
     def rank(self, side: int, tag: str) -> int | None:
         """How well a tag serves for the source (side 0) or target (side 1); see `preference`."""

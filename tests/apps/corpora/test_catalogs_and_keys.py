@@ -288,6 +288,12 @@ def test_a_table_without_columns_for_the_languages(tmp_path):
         read(tmp_path, "table.tsv")
 
 
+@pytest.mark.parametrize("columns", [(1, "German"), ("English", 2)])
+def test_a_column_by_number_and_one_by_name(columns):
+    with pytest.raises(UserError, match=f"of the columns {columns[0]} and {columns[1]}, one is a number"):
+        request(columns=columns)
+
+
 def test_sheets_without_the_columns_are_told(tmp_path):
     book = openpyxl.Workbook()
     for name, rows in {"terms": [("English", "German"), ("Go.", "Geh.")], "notes": [("a", "b"), ("c", "d")]}.items():
