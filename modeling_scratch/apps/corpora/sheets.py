@@ -10,7 +10,7 @@ from xml.parsers.expat import ParserCreate
 from zipfile import BadZipFile, ZipFile
 
 from ...errors import UserError, as_user_error
-from ...languages import language_name
+from ...languages import language_code, language_name
 from .corpus_files import CorpusFile, check_archive
 from .streamed_xml import XmlElement, stream_elements
 from .units import Request, Unit
@@ -91,11 +91,21 @@ def _known_columns(first: Row, file: CorpusFile, request: Request) -> tuple[int,
     """
     The columns of Tatoeba's "Sentence pairs in English-German" (number, text, number, text) in the order of its name,
     and of the pairs for Anki, whose first column is English and whose third one attributes.
+    UserError: those for Anki are named by the code of another language.
     """
     texts = [cell for cell in first if isinstance(cell, str)]
     if len(first) == 3 and len(texts) == 3 and texts[2].startswith("CC-BY"):
         english = [side for side in (0, 1) if request.rank(side, "en") is not None]
-        return None if not english else (0, 1) if english == [0] else (1, 0)
+        if not english:
+            return None
+        code = Path(file.plain_name).stem  # of the language of the second column
+        other = 1 - english[0]
+        if len(code) == 3 and language_code(code) is not None and request.rank(other, code) is None:
+            if not file.is_named:
+                return None
+            asked = (request.source, request.target)[other]
+            raise UserError(f"{file.name}: by its name, pairs of English and {language_name(code)}, not {asked}")
+        return (0, 1) if other == 1 else (1, 0)
     if len(first) == 4 and len(texts) == 4 and texts[0].isdecimal() and texts[2].isdecimal():
         names = [language_name(language.split("-")[0]) for language in (request.source, request.target)]
         for order in ((0, 1), (1, 0)):

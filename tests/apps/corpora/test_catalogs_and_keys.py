@@ -288,6 +288,17 @@ def test_a_table_without_columns_for_the_languages(tmp_path):
         read(tmp_path, "table.tsv")
 
 
+def test_pairs_for_anki_in_another_language(tmp_path):
+    for name in ("fra.txt", "deu.txt", "pairs.txt"):
+        write(tmp_path, name, "Go.\tGeh.\tCC-BY 2.0 (France) Attribution: x\n")
+    with pytest.raises(UserError, match=r"fra\.txt: by its name, pairs of English and French, not de"):
+        read(tmp_path, "fra.txt")
+    assert pairs_of(read(tmp_path, "deu.txt", "pairs.txt")) == [("Go.", "Geh.")] * 2
+    wanted = request()
+    wanted.source, wanted.target = "de-AT", "en"
+    assert read(tmp_path, "deu.txt", wanted=wanted)[0]["de-AT"] == "Geh."
+
+
 @pytest.mark.parametrize("columns", [(1, "German"), ("English", 2)])
 def test_a_column_by_number_and_one_by_name(columns):
     with pytest.raises(UserError, match=f"of the columns {columns[0]} and {columns[1]}, one is a number"):
