@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import chain, groupby, islice, repeat
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 from xml.parsers.expat import ParserCreate
 from zipfile import BadZipFile, ZipFile
@@ -119,11 +121,24 @@ def _known_columns(first: Row, file: CorpusFile, request: Request) -> tuple[int,
 
 def _text_sheets(file: CorpusFile) -> Iterator[tuple[str, Iterable[Row]]]:
     """A table of text, as recipes read them; in it, every cell is text."""
+    if Path(file.name).is_file():
+        yield "", _text_rows(Path(file.name), file.name)
+        return
+    with TemporaryDirectory() as folder:  # a part of an archive, which is read more than once
+        path = Path(folder) / Path(file.plain_name).name
+        with file.opened() as packed, path.open("wb") as unpacked:
+            copyfileobj(packed, unpacked)
+        yield "", _text_rows(path, file.name)
+
+
+def _text_rows(path: Path, name: str) -> Iterator[Row]:
     from ...data.local_files import table_rows
 
-    if not Path(file.name).is_file():
-        raise UserError(f"{file.name}: unpack this table first")
-    yield "", (cells for _, cells in table_rows(Path(file.name)))
+    try:
+        for _, cells in table_rows(path):
+            yield cells
+    except UserError as error:
+        raise UserError(f"{error}".replace(str(path), name)) from None
 
 
 def _opened(file: CorpusFile, kind: str) -> tuple[IO[bytes], ZipFile]:

@@ -1,7 +1,9 @@
 """Catalogs of gettext, and files in one language, whose counterparts are found by their names."""
 
 import gettext
+import gzip
 import io
+import re
 import zipfile
 
 import openpyxl
@@ -286,6 +288,25 @@ def test_a_table_without_columns_for_the_languages(tmp_path):
     write(tmp_path, "table.tsv", "a\tb\nc\td\n")
     with pytest.raises(UserError, match=r"no column for en and de among a, b; add --source-column"):
         read(tmp_path, "table.tsv")
+
+
+def test_tables_of_text_in_an_archive(tmp_path):
+    tables = {
+        "a/table.csv": b'English;German\nGo.;"Geh;\nlos."\n',
+        "table.tsv.gz": gzip.compress(b"en\tde\nHi.\tHallo!\n"),
+        "other.csv": b"a,b\nc,d\n",
+    }
+    for name, more in {"good.zip": {}, "bad.zip": {"bad.csv": b'en,de\nx,"y\n'}}.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for part, content in {**tables, **more}.items():
+                archive.writestr(part, content)
+    told = []
+    rows = read(tmp_path, "good.zip", told=told)
+    assert pairs_of(rows) == [("Go.", "Geh; los."), ("Hi.", "Hallo!")]
+    assert rows[0]["origin"].endswith("good.zip/a/table.csv#2")
+    assert [entry.skipped for entry in told] == [{}, {"tables without a column for each language": 1}, {}]
+    with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/bad\.zip/bad\.csv, line 2: a quotation mark"):
+        read(tmp_path, "bad.zip")
 
 
 def test_pairs_for_anki_in_another_language(tmp_path):
