@@ -6,12 +6,12 @@ from io import BytesIO
 from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 from shutil import copyfileobj
-from tempfile import TemporaryDirectory
 from typing import IO, Any
 from xml.parsers.expat import ParserCreate
 from zipfile import BadZipFile, ZipFile
 
 from ...errors import UserError, as_user_error
+from ...files import temporary_folder
 from ...languages import language_code, language_name
 from .corpus_files import CorpusFile, check_archive
 from .streamed_xml import XmlElement, stream_elements
@@ -124,8 +124,8 @@ def _text_sheets(file: CorpusFile) -> Iterator[tuple[str, Iterable[Row]]]:
     if Path(file.name).is_file():
         yield "", _text_rows(Path(file.name), file.name)
         return
-    with TemporaryDirectory() as folder:  # a part of an archive, which is read more than once
-        path = Path(folder) / Path(file.plain_name).name
+    with temporary_folder() as folder:  # a part of an archive, which is read more than once
+        path = folder / Path(file.plain_name).name
         with file.opened() as packed, path.open("wb") as unpacked:
             copyfileobj(packed, unpacked)
         yield "", _text_rows(path, file.name)
