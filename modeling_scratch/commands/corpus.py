@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 _SHOWN = 10  # files that a report names
 
+# Options of several commands.
+_SourceLanguage = Annotated[str | None, typer.Option(help="such as en; also the column of a table")]
+_TargetLanguage = Annotated[str | None, typer.Option(help="such as de")]
+_SourceColumn = Annotated[str | None, typer.Option(help="of tables: a name, or a number if there is no header")]
+_TargetColumn = Annotated[str | None, typer.Option(help="the same for the target")]
+_RulesFile = Annotated[
+    Path | None, typer.Option(help="a YAML file of what is dropped (default: configuration/cleaning.yaml)")
+]
+
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Make files of training pairs."
 )
@@ -88,10 +97,8 @@ def from_command(
         Literal["drop", "placeholders", "text"],
         typer.Option(help="what becomes of tags within the texts of TMX and XLIFF: left out, {1}, or their code"),
     ] = "drop",
-    source_column: Annotated[
-        str | None, typer.Option(help="of tables: a name, or a number if there is no header")
-    ] = None,
-    target_column: Annotated[str | None, typer.Option(help="the same for the target")] = None,
+    source_column: _SourceColumn = None,
+    target_column: _TargetColumn = None,
     debug: Debug = False,
 ) -> None:
     """
@@ -185,18 +192,14 @@ def clean_command(
         typer.Argument(help="what data.train_files of a recipe names: tables, two text files, or the prefix of two"),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="the file to write; it must not exist")],
-    source_language: Annotated[str | None, typer.Option(help="such as en; also the column of a table")] = None,
-    target_language: Annotated[str | None, typer.Option(help="such as de")] = None,
-    source_column: Annotated[
-        str | None, typer.Option(help="of tables: a name, or a number if there is no header")
-    ] = None,
-    target_column: Annotated[str | None, typer.Option(help="the same for the target")] = None,
+    source_language: _SourceLanguage = None,
+    target_language: _TargetLanguage = None,
+    source_column: _SourceColumn = None,
+    target_column: _TargetColumn = None,
     test: Annotated[
         list[str] | None, typer.Option(help="files of a test set, named like FILES; its sources are dropped")
     ] = None,
-    rules: Annotated[
-        Path | None, typer.Option(help="a YAML file of what is dropped (default: configuration/cleaning.yaml)")
-    ] = None,
+    rules: _RulesFile = None,
     debug: Debug = False,
 ) -> None:
     """
@@ -232,21 +235,17 @@ def report_command(
             "--config, recipe keys to change",
         ),
     ] = None,
-    source_language: Annotated[str | None, typer.Option(help="such as en; also the column of a table")] = None,
-    target_language: Annotated[str | None, typer.Option(help="such as de")] = None,
-    source_column: Annotated[
-        str | None, typer.Option(help="of tables: a name, or a number if there is no header")
-    ] = None,
-    target_column: Annotated[str | None, typer.Option(help="the same for the target")] = None,
+    source_language: _SourceLanguage = None,
+    target_language: _TargetLanguage = None,
+    source_column: _SourceColumn = None,
+    target_column: _TargetColumn = None,
     test: Annotated[
         list[str] | None, typer.Option(help="files of a test set, named like FILES, whose sources are looked for")
     ] = None,
     config: Annotated[
         str | None, typer.Option(help="instead of FILES: a recipe, whose training pairs to look at, and test sets")
     ] = None,
-    rules: Annotated[
-        Path | None, typer.Option(help="a YAML file of what is dropped (default: configuration/cleaning.yaml)")
-    ] = None,
+    rules: _RulesFile = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="a model folder or Hub name, with whose tokenizer to count tokens")
     ] = None,
