@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.augmentation import make_augmenter
+from ..data.augmentation import Augmenter, make_augmenter
 from ..data.batches import AugmentedPairs, BinCollator, EpochBatches, PairCollator
 from ..data.copied_words import COPIED, Copies, find_copied_words, kept_on_both_sides
 from ..data.corpus import Links
@@ -92,6 +92,10 @@ def prepare(
     pairs = main_first(accelerator, lambda: load_pairs(data, recipe.seed))
     stream = main_first(accelerator, lambda: open_stream(data, recipe.seed)) if data.streaming else None
     train_pairs = pairs["train"] if stream is None else stream
+    augment = main_first(
+        accelerator,
+        lambda: make_augmenter(data.augment, recipe.seed, data.languages, lambda: some_pairs(train_pairs, recipe.seed)),
+    )
     copies = None
     if checkpoint is not None:
         with advising(FROM_ANOTHER):
@@ -105,7 +109,7 @@ def prepare(
     else:
         # Without languages, a model that the run starts from stays what it was.
         task = task_of(config) if recipe.model.start_from else data.pipeline_task
-        tokenizers, copies = on_main(accelerator, lambda: make_tokenizers(recipe, adopted, train_pairs, task))
+        tokenizers, copies = on_main(accelerator, lambda: make_tokenizers(recipe, adopted, train_pairs, task, augment))
         model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
     _check_sentences(model.config, tokenizers[0], pairs)
     model.generation_config = generation_settings(model, recipe.evaluation)
@@ -117,10 +121,6 @@ def prepare(
         data.max_target_tokens,
         cleans_sources=before is None or before.clean_sources,  # a resumed run keeps the tokens that it began with
         copies=copies,
-    )
-    augment = main_first(
-        accelerator,
-        lambda: make_augmenter(data.augment, recipe.seed, data.languages, lambda: some_pairs(train_pairs, recipe.seed)),
     )
     unchanged = replace(tokenizer, copies=copies and Copies(copies.seed, {}))  # but for kept words
 
@@ -366,7 +366,7 @@ def _loses_words(source: str, target: str) -> bool:
 
 
 def make_tokenizers(
-    recipe: Recipe, adopted: Tokenizers | None, train: Dataset | PairStream, task: str
+    recipe: Recipe, adopted: Tokenizers | None, train: Dataset | PairStream, task: str, augment: Augmenter | None
 ) -> tuple[Tokenizers, Copies | None]:
     """
     The tokenizers of a new run, adopted or trained, and what puts reserved characters into its pairs, if they have
@@ -374,6 +374,7 @@ def make_tokenizers(
 
     Args:
         task: the model's.
+        augment: see `train_tokenizers`.
     """
     section, copies, translates = recipe.tokenizer, None, task == TRANSLATION
     pairs = some_pairs(train, recipe.seed) if translates else []
@@ -384,7 +385,7 @@ def make_tokenizers(
         reserves = kinds <= set(RESERVES) and section.vocab_size > 2 * len(RESERVED)
     if translates and recipe.data.kept_words and reserves:
         copies = learned_copies(pairs, recipe.seed, always=bool(recipe.model.start_from))
-    tokenizers = adopted or train_tokenizers(recipe, train, copies is not None)
+    tokenizers = adopted or train_tokenizers(recipe, train, copies is not None, augment)
     facts = tokenizers[0].init_kwargs
     facts |= zip(("source_lang", "target_lang"), recipe.data.languages or (), strict=False)
     if translates and recipe.data.languages:
@@ -396,13 +397,16 @@ def make_tokenizers(
     return tokenizers, copies
 
 
-def train_tokenizers(recipe: Recipe, train: Dataset | PairStream, reserves: bool = False) -> Tokenizers:
+def train_tokenizers(
+    recipe: Recipe, train: Dataset | PairStream, reserves: bool = False, augment: Augmenter | None = None
+) -> Tokenizers:
     """
     The source and target tokenizers, one object if they share a vocabulary, trained on a sample of a data set or on the
     beginning of a stream.
 
     Args:
         reserves: see `train_tokenizer`.
+        augment: changes the pairs, so that words as the model will see them, such as those in capitals, become tokens.
     """
     section = recipe.tokenizer
     made = []
@@ -415,11 +419,22 @@ def train_tokenizers(recipe: Recipe, train: Dataset | PairStream, reserves: bool
                 sampled = f"{rows:,} of {len(train):,} pairs (seed {recipe.seed})"
                 logger.info(f"tokenizer: training on a sample of {sampled}")
         batches = sample_pairs(train, rows, recipe.seed)
+        if augment is not None:
+            batches = _changed(batches, augment)
         sentences = ([text for column in columns for text in side_of(batch, column)] for batch in batches)
         tokenizer = train_tokenizer(sentences, section.vocab_size, kind, section.pattern, reserves)
         logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total} sentences ({', '.join(columns)})")
         made.append(tokenizer)
     return made[0], made[-1]
+
+
+def _changed(
+    batches: Iterator[Mapping[str, Sequence[str]]], augment: Augmenter
+) -> Iterator[Mapping[str, Sequence[str]]]:
+    first = 0
+    for batch in batches:
+        yield augment(batch, [(0, first + row) for row in range(len(batch[SOURCE]))])
+        first += len(batch[SOURCE])
 
 
 def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) -> PreTrainedModel:

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.data import tokenizer as tokenizer_module
+from modeling_scratch.data.augmentation import make_augmenter
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.streaming import sample_pairs
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken, train_tokenizer
@@ -104,6 +105,23 @@ def test_training_uses_a_random_sample_of_sentences(caplog):
         train_tokenizers(recipe, dataset)
     assert "sample of 1,500 of 5,000 pairs (seed 0)" in caplog.text
     assert "tokens from 3,000 sentences" in caplog.text
+
+
+@pytest.mark.parametrize(("shared", "changed"), [(True, True), (False, True), (False, False)])
+def test_training_sees_texts_as_augmentation_changes_them(shared, changed):
+    """So that a word in capitals is not spelled by its letters."""
+    pairs = [(f"the window number {number}", f"das Fenster Nummer {number}") for number in range(1500)]
+    sources, targets = zip(*pairs, strict=True)
+    dataset = Dataset.from_dict({"source": sources, "target": targets})
+    recipe = Recipe(output_dir="x", optimization=OptimizationSection(max_steps=1))
+    recipe.tokenizer.shared, recipe.tokenizer.vocab_size = shared, 600
+    augment = make_augmenter({"upper_case": 0.5}, 0) if changed else None
+    made = train_tokenizers(recipe, dataset, augment=augment)
+    for tokenizer, words in zip(made, ("the window", "das Fenster"), strict=True):
+        assert len(tokenizer.tokenize(words)) == 2
+        assert (len(tokenizer.tokenize(words.upper())) == 2) is changed
+    again = train_tokenizers(recipe, dataset, augment=augment)
+    assert [each.get_vocab() for each in made] == [each.get_vocab() for each in again]
 
 
 def test_one_or_two_tokenizers_are_saved_and_loaded(tmp_path, trained_tokenizer):
