@@ -10,8 +10,8 @@ its own, both read the same tokens with settings that suit each: train.py those 
 `--overrides`, Marian those of MARIAN below and `--marian`, for a post-norm model of the size of tiny. Against
 Seq2SeqTrainer with MarianMTModel, both have the same shape, learning rate and schedule, label smoothing, dropout and,
 on average, pairs an update; Seq2SeqTrainer makes its default batches: a fixed number of pairs in random order, each
-padded to its longest. With --only-marian, nothing but Marian is trained, for these minutes; `frontier.py` translates
-with it.
+padded to its longest. With --only-marian, nothing but Marian is trained, for these minutes, from new weights or from
+those of a post-norm model (--start-from); `frontier.py` translates with it.
 """
 
 import argparse
@@ -77,17 +77,29 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
 
 
 def train_marian(
-    overrides: list[str], settings: dict, bleu: float, every: int, give_up: float, work: Path, prefix: str
+    overrides: list[str],
+    settings: dict,
+    bleu: float,
+    every: int,
+    give_up: float,
+    work: Path,
+    prefix: str,
+    start_from: str | None = None,
 ) -> dict:
-    """Train Marian in C++ for at most this many minutes, on the data of train_ours, tokenized alike."""
+    """
+    Train Marian in C++ for at most this many minutes, on the data of train_ours, tokenized alike; from new weights, or
+    from the weights and with the tokenizer of a model that Marian can express.
+    """
     from modeling_scratch.data.sources import load_pairs
     from modeling_scratch.data.tokenizer import texts
+    from modeling_scratch.loading import load_tokenizers, load_translator
     from modeling_scratch.metrics import score
     from modeling_scratch.recipe.reading import load_recipe
 
     name = "Marian in C++"
     python = trainers.install(name, trainer_commands.TRAINERS[name], work.resolve())
-    data = trainers.prepare(prefix, work.resolve() / "data", None)
+    tokenizer = load_tokenizers(start_from)[0] if start_from else None
+    data = trainers.prepare(prefix, work.resolve() / "data", None, tokenizer)
     recipe = load_recipe(trainer_commands.RECIPE, overrides)
     sources, references = texts(load_pairs(recipe.data, recipe.seed)["validation"])
     for side, lines in (("source", sources), ("target", references)):
@@ -104,8 +116,15 @@ def train_marian(
         "quiet-translation": True,
         "disp-freq": f"{every}u",
         **MARIAN,
-        **settings,
     }
+    if start_from:
+        import marian_weights
+
+        words = yaml.safe_load((data.folder / "vocabulary.yml").read_text(encoding="utf-8"))
+        model, first = load_translator(start_from), data.folder / "first.npz"
+        marian_weights.write_marian(model, data.tokenizer.convert_tokens_to_ids(list(words)), first)
+        options |= marian_weights.options(model) | {"pretrained-model": str(first)}
+    options |= settings
     config = data.folder / "time-to-bleu.yml"
     config.write_text(yaml.safe_dump(options))
     curve: list[tuple[float, float]] = []
@@ -250,6 +269,9 @@ def main() -> None:
     parser.add_argument(
         "--only-marian", type=float, metavar="MINUTES", help="train Marian for these minutes, nothing else"
     )
+    parser.add_argument(
+        "--start-from", metavar="MODEL", help="with --only-marian: start from the weights of this model"
+    )
     parser.add_argument("--marian", nargs="*", default=[], help="Marian's options, as NAME=VALUE")
     parser.add_argument(
         "--patience", type=float, default=float("inf"), help="stop the peer after this many times our minutes"
@@ -278,7 +300,7 @@ def main() -> None:
         settings = {name: yaml.safe_load(value) for name, _, value in given}
         if options.only_marian:
             limits = math.inf, options.every, options.only_marian, work
-            train_marian(overrides, settings, *limits, options.train)
+            train_marian(overrides, settings, *limits, options.train, options.start_from)
             return
         kept = work / "modeling_scratch.json"
         asked = {"overrides": overrides, "bleu": options.bleu}

@@ -37,12 +37,15 @@ def write_words(path: Path, tokenizer: PreTrainedTokenizerBase, lines: Sequence[
     return sum(map(len, rows))
 
 
-def prepare(prefix: str, folder: Path, pairs: int | None) -> Work:
-    """Write the data and vocabularies that all trainers read, from this many pairs (None: all)."""
+def prepare(prefix: str, folder: Path, pairs: int | None, tokenizer: PreTrainedTokenizerBase | None = None) -> Work:
+    """
+    Write the data and vocabularies that all trainers read, from this many pairs (None: all), with a new tokenizer if
+    none is given.
+    """
     recipe = load_recipe(RECIPE)
     section = DataSection(train_files=prefix, source_language="en", target_language="de")
     sources, targets = texts(source_of("train", section, 0).load())
-    tokenizer = train_tokenizer(iter([sources, targets]), recipe.tokenizer.vocab_size)
+    tokenizer = tokenizer or train_tokenizer(iter([sources, targets]), recipe.tokenizer.vocab_size)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder / "tokenizer")
     count = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import ROOT, run_command
 from matplotlib.figure import Figure
 from sacrebleu import corpus_bleu
@@ -16,8 +17,12 @@ from translators import CORPUS, LEARNT, by_hand, make_folder, sure_of
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import figures
 import frontier
+import marian_weights
 
-pytest.importorskip("ctranslate2")
+from modeling_scratch.errors import UserError
+from modeling_scratch.loading import load_tokenizers, load_translator
+
+ctranslate2 = pytest.importorskip("ctranslate2")
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +143,29 @@ def test_names_hide_neither_points_nor_one_another():
     assert not any(box.count_overlaps(boxes[:number]) for number, box in enumerate(boxes))
     points = axis.transData.transform([end for ends in lines.values() for end in ends])
     assert not any(box.contains(*point) for box in boxes for point in points)
+
+
+def test_marian_starts_training_from_the_same_weights(model, tmp_path):
+    """CTranslate2, which reads Marian's files, gives translations the same probabilities."""
+    with pytest.raises(UserError, match="encoder_attention_heads and decoder_attention_heads differ"):
+        marian_weights.options(load_translator(str(model)))
+    same = {"norm_position": "post", "final_norm": False, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+    folder = str(make_folder(tmp_path / "folder", **same))
+    translator, (tokenizer, _) = load_translator(folder).eval(), load_tokenizers(folder)
+    with torch.no_grad():  # as Marian has it
+        translator.get_input_embeddings().weight[translator.config.decoder_start_token_id] = 0
+    special = [tokenizer.eos_token, tokenizer.unk_token]
+    words = [*special, *(word for word in tokenizer.get_vocab() if word not in special)]
+    marian_weights.write_marian(translator, tokenizer.convert_tokens_to_ids(words), tmp_path / "marian.npz")
+    vocabulary = tmp_path / "vocabulary.yml"
+    rows = (f"{json.dumps(word, ensure_ascii=False)}: {number}\n" for number, word in enumerate(words))
+    vocabulary.write_text("".join(rows), encoding="utf-8")
+    converter = ctranslate2.converters.MarianConverter(str(tmp_path / "marian.npz"), [str(vocabulary)] * 2)
+    read = ctranslate2.Translator(converter.convert(str(tmp_path / "model")), device="cpu")
+    for pair in LEARNT[:4]:
+        source, target = (tokenizer(pair[side], return_tensors="pt").input_ids for side in ("en", "de"))
+        logits = translator(input_ids=source, labels=target).logits.log_softmax(-1)
+        expected = logits.gather(-1, target[..., None]).flatten()
+        tokens = [tokenizer.convert_ids_to_tokens(ids[0])[:-1] for ids in (source, target)]  # it adds the end
+        (found,) = read.score_batch(*([each] for each in tokens))
+        assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-3)
