@@ -478,8 +478,8 @@ def cell_text(value: Any, name: str | int, key: str | None, where: str) -> str:
 
 # The endings of other files of pairs, of which `scratch corpus from` makes JSONL.
 CONVERTED = {
-    *(".tmx", ".xliff", ".xlf", ".sdlxliff", ".mxliff", ".po", ".mo", ".ts", ".xlsx", ".ods", ".arb", ".properties"),
-    *(".strings", ".sgm", ".sgml", ".srt", ".vtt", ".zip", ".xml"),
+    *(".tmx", ".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".po", ".mo", ".ts", ".xlsx", ".ods", ".arb"),
+    *(".properties", ".strings", ".sgm", ".sgml", ".srt", ".vtt", ".zip", ".xml"),
 }
 
 WHAT_CAN_BE_READ = (

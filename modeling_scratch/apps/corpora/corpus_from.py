@@ -52,7 +52,7 @@ _LINES = Kind("lines", read_both=read_lines_of_both)
 _ANDROID = Kind("android", read_both=read_by_keys)
 KINDS = {
     **dict.fromkeys((".tmx",), _TMX),
-    **dict.fromkeys((".xliff", ".xlf", ".sdlxliff", ".mxliff"), _XLIFF),
+    **dict.fromkeys((".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff"), _XLIFF),
     **dict.fromkeys((".po", ".mo"), _GETTEXT),
     ".ts": _QT,
     **dict.fromkeys((".xlsx", ".ods", ".csv", ".tsv"), _TABLE),

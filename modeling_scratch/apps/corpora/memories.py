@@ -29,6 +29,10 @@ def read_tmx(file: CorpusFile, request: Request) -> Iterator[Unit]:
 # States of targets that somebody has still to work on; in XLIFF 2, "initial".
 _UNFINISHED = re.compile("new|needs-.*|initial")
 # States of segments of Trados: "Draft" and the rejected ones; a segment without a state has not been begun.
+_MEMOQ_OPEN = {
+    *("NotStarted", "PreTranslated", "Pretranslated", "PartiallyEdited", "AssembledFromFragments"),
+    *("MachineTranslated", "Rejected"),
+}
 _TRADOS_DONE = {"Translated", "ApprovedTranslation", "ApprovedSignOff"}
 _PHRASE_TAG = re.compile(r"\{[0-9biu^_]+[>}]|<[0-9biu^_]+\}")  # {1> <1} {2} {b> <b}
 
@@ -80,6 +84,7 @@ def _segments_of_1(unit: XmlElement) -> Iterator[tuple[str, XmlElement, XmlEleme
         return
     states = {segment.get("id"): segment.get("conf") for defs in unit.find("seg-defs") for segment in defs.find("seg")}
     is_open = _UNFINISHED.fullmatch(target.get("state")) or unit.get("confirmed") == "0"
+    is_open = is_open or unit.get("status") in _MEMOQ_OPEN
     why = UNFINISHED if is_open and target.text.strip() else ""
     segments, targets = (_marked_segments(element) for element in (source, target))
     if not segments or not targets:

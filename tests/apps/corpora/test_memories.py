@@ -185,6 +185,21 @@ def test_states_of_trados(tmp_path):
     assert skipped == {"that need work": 4}
 
 
+def test_states_of_memoq(tmp_path):
+    """Its tags are <ph> elements, whose text describes them."""
+    tag = '<ph id="1">&lt;mq:rxt displaytext="b" val="b" /&gt;</ph>'
+    states = ("ManuallyConfirmed", "Proofread", "Reviewer1Confirmed", "PreTranslated", "PartiallyEdited", "Rejected")
+    units = [
+        f'<trans-unit id="{number}" mq:status="{state}"><source xml:space="preserve">text {tag}{number}</source>'
+        f'<target xml:space="preserve">Text {tag}{number}</target></trans-unit>'
+        for number, state in enumerate(states)
+    ]
+    units.append('<trans-unit id="9" mq:status="NotStarted"><source>new</source><target></target></trans-unit>')
+    pairs, skipped = found(tmp_path, xliff_of(*units, names='xmlns:mq="MQXliff"'), "a.mqxliff")
+    assert pairs == [(f"text {number}", f"Text {number}") for number in range(3)]
+    assert skipped == {"that need work": 3, "without a translation": 1}
+
+
 def test_states_of_phrase(tmp_path):
     units = [
         unit_of_xliff(0, "<target>Text {1&gt;0&lt;1}{2}</target>", attributes='m:confirmed="1"'),
