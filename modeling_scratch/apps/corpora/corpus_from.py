@@ -127,7 +127,8 @@ def check_ending(output: Path) -> None:
 
 
 def _nothing(told: dict[str, Told], request: Request, others: list[str]) -> str:
-    problem = f"no pairs of {request.source} and {request.target}"
+    problem = f"no pairs of {request.source} and {request.target} in "
+    problem += next(iter(told)) if len(told) == 1 else f"{len(told):,} files"
     if request.seen:
         problem += f"; the files have {', '.join(sorted(request.seen))}"
     skipped = sum((entry.skipped for entry in told.values()), Counter[str]())

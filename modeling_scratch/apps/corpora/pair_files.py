@@ -1,6 +1,8 @@
 """Files of training pairs, as a recipe's `data.train_files` names them, row by row with all their columns."""
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,14 +39,15 @@ class PairFiles:
     def __init__(self, files: Sequence[str], data: DataSection, option: str):
         self.data = data
         self._entries: list[tuple[tuple[Path, ...], Columns | None]] = []
-        for paths in find_files(list(files), data, option):
-            columns = None
-            if len(paths) == 1:
-                first = list(islice(read_table(paths[0], self._has_header), FIRST_ROWS))
-                if not first:
-                    continue
-                columns = choose_columns(first, data, str(paths[0]))
-            self._entries.append((paths, columns))
+        with _naming_options():
+            for paths in find_files(list(files), data, option):
+                columns = None
+                if len(paths) == 1:
+                    first = list(islice(read_table(paths[0], self._has_header), FIRST_ROWS))
+                    if not first:
+                        continue
+                    columns = choose_columns(first, data, str(paths[0]))
+                self._entries.append((paths, columns))
         if not self._entries:
             raise UserError(f"{', '.join(files)}: there are no rows")
 
@@ -79,6 +82,18 @@ class PairFiles:
         """Source and target of each row."""
         for pair, _ in self.rows():
             yield pair
+
+
+_KEY = re.compile(r"\bdata\.(source|target)_(language|column)\b")
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Errors advise options of the commands on corpora, where a recipe has keys."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_KEY.sub(r"--\1-\2", str(error))) from error
 
 
 def sources_of_tests(names: Sequence[str], data: DataSection) -> Iterator[str]:

@@ -53,7 +53,10 @@ def test_what_is_told(tmp_path, monkeypatch):
         (("a.tmx", "x.jsonl", "--source-column", "1"), "--source-column and --target-column: give both"),
         (("a.tmx", "x.jsonl", "--source-language", "tlhingan"), "tlhingan is not a language"),
         (("a.tmx", "x.jsonl", "--source-language", "de"), "source and target are the same language, de"),
-        (("a.tmx", "x.jsonl", "--target-language", "fi"), "no pairs of en and fi; the files have de-DE, en-US"),
+        (
+            ("a.tmx", "x.jsonl", "--target-language", "fi"),
+            "no pairs of en and fi in a.tmx; the files have de-DE",
+        ),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, arguments, message):
@@ -68,6 +71,16 @@ def test_errors_are_one_line(tmp_path, monkeypatch, arguments, message):
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
     assert not Path("x.jsonl").exists()
+
+
+@pytest.mark.parametrize("command", [("report", "a.csv"), ("clean", "a.csv", "x.jsonl")])
+def test_errors_on_columns_name_options(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("en,en\nHello,Hallo\n")
+    result = corpus(*command)
+    assert result.exit_code == 2
+    assert "(set --source-column, or --source-language and --target-language; if" in result.stderr
+    assert "data." not in result.stderr
 
 
 def test_a_recipe_names_the_command_that_makes_pairs(tmp_path, monkeypatch):
