@@ -21,14 +21,15 @@ NO_COLUMNS = "tables without a column for each language"
 NO_TEXT = "with a number, a date or nothing in a cell"
 Row = list[Any]
 
+_HIGHEST_ROWS = 10  # among which the names of columns are
 _MOST_ROWS, _MOST_COLUMNS = 2**20, 2**14  # of a sheet, in LibreOffice and Excel
 _CHARACTER = re.compile("_x00(0[9ADad])_")  # how XLSX writes a tab and line ends that are not in XML
 
 
 def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
     """
-    The rows of all sheets that have both columns; any other one that is not empty is a unit that is skipped. The first
-    row names the columns, unless the request numbers them.
+    The rows of all sheets that have both columns; any other one that is not empty is a unit that is skipped. One of the
+    first rows names the columns, unless the request numbers them; what is above it, such as a title, is left out.
 
     Raises:
         UserError: no sheet of a file that the user named has both columns, or the file cannot be read.
@@ -38,17 +39,20 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
     headers, is_found = [], False
     for sheet, content in rows(file):
         content = iter(content)
-        beginning = list(islice(content, 1))
-        if not beginning:
-            continue
-        columns, has_header = _columns(beginning[0], file, request)
+        beginning = list(islice(content, _HIGHEST_ROWS))
+        columns, above = None, 0
+        for above, row in enumerate(beginning, start=1):
+            columns, has_header = _columns(row, file, request)
+            if columns is not None:
+                above = above if has_header else 0
+                break
         if columns is None:
-            if any(cell is not None for row in chain(beginning, content) for cell in row):  # not an empty sheet
-                headers.append((sheet, beginning[0]))
+            shown = (row for row in chain(beginning, content) if any(cell is not None for cell in row))
+            headers += [(sheet, row) for row in islice(shown, 1)]  # not of an empty sheet
             continue
         is_found = True
-        body = content if has_header else chain(beginning, content)
-        for number, row in enumerate(body, start=2 if has_header else 1):
+        body = islice(chain(beginning, content), above, None)
+        for number, row in enumerate(body, start=above + 1):
             cells = [row[column] if column < len(row) else None for column in columns]
             place = f"{sheet} {number}".strip()
             is_text = all(isinstance(cell, str) and cell.strip() for cell in cells)

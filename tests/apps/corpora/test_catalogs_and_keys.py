@@ -337,6 +337,21 @@ def test_sheets_without_the_columns_are_told(tmp_path):
     assert told[0].skipped == {"tables without a column for each language": 1}
 
 
+@pytest.mark.parametrize(
+    ("names", "columns"), [(("ID", "English", "German"), None), (("ID", "Term", "Begriff"), ("Term", "Begriff"))]
+)
+def test_a_title_may_be_above_the_names_of_columns(tmp_path, names, columns):
+    book = openpyxl.Workbook()
+    for row in [("Terms of 2026",), (), ("by the documentation team", "English", None), names, (1, "Go.", "Geh.")]:
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    told = []
+    rows = read(tmp_path, "book.xlsx", told=told, wanted=request(columns=columns))
+    assert pairs_of(rows) == [("Go.", "Geh.")]
+    assert rows[0]["origin"].endswith("book.xlsx#5")
+    assert not told[0].skipped
+
+
 # -- subtitles ---------------------------------------------------------------------------------------------------------
 
 
