@@ -123,7 +123,9 @@ def train_marian(
         words = yaml.safe_load((data.folder / "vocabulary.yml").read_text(encoding="utf-8"))
         model, first = load_translator(start_from), data.folder / "first.npz"
         marian_weights.write_marian(model, data.tokenizer.convert_tokens_to_ids(list(words)), first)
-        options |= marian_weights.options(model) | {"pretrained-model": str(first)}
+        for old in data.folder.glob("marian.npz*"):  # which Marian would train on
+            old.unlink()
+        options |= marian_weights.options(model) | {"pretrained-model": str(first), "no-reload": False}
     options |= settings
     config = data.folder / "time-to-bleu.yml"
     config.write_text(yaml.safe_dump(options))
