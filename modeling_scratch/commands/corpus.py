@@ -85,9 +85,9 @@ def from_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="files, folders and ZIP archives: TMX, XLIFF, SDLXLIFF, MXLIFF, PO, MO, Qt's .ts, XLSX, ODS, CSV, "
-            "TSV, WMT's XML; and pairs of files in one language: JSON, ARB, .properties, .strings, Android's XML, SRT, "
-            "VTT, SGM, text. The two are found by the languages in their names, or named as SOURCE:TARGET"
+            help="files, folders and ZIP archives: TMX, XLIFF, SDLXLIFF, MQXLIFF, MXLIFF, PO, MO, Qt's .ts, XLSX, ODS, "
+            "CSV, TSV, WMT's XML; and pairs of files in one language: JSON, ARB, .properties, .strings, Android's XML, "
+            "SRT, VTT, SGM, text. The two are found by the languages in their names, or named as SOURCE:TARGET"
         ),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="the file to write; it must not exist")],
