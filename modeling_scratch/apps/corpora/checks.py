@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import islice, product
 
 import numpy as np
 import regex
@@ -29,27 +31,37 @@ CHECKS = {
     "encoding": "characters that a wrong encoding made",
     "script": "a side in another script than its language",
     "copy": "the target is a copy of the source",
+    "untranslated": "a part of the source stands in the target",
     "language": "a side in another language",
     "length": "a very long side",
-    "repetition": "a target that repeats itself",
+    "repetition": "a side that repeats itself",
     "duplicate": "a copy of an earlier pair",
     "near_duplicate": "nearly a copy of an earlier pair",
     "test_overlap": "the source is in a test set",
     "near_test_overlap": "the source is nearly in a test set",
     "misaligned": "sides whose words do not translate each other",
-    "truncated": "a target that lacks the end of its source",
+    "truncated": "a side that lacks the end of the other",
     "length_ratio": "sides of very different lengths",
     "placeholders": "placeholders, addresses or tags on one side alone",
     "numbers": "numbers on one side alone",
     "punctuation": "sides that end in different punctuation",
     "several_targets": "the source has had another target before",
 }
-_OF_LANGUAGES = {"script", "copy", "language", "numbers", "punctuation"}  # for pairs that are in languages
+_OF_LANGUAGES = {
+    "script",
+    "copy",
+    "untranslated",
+    "language",
+    "numbers",
+    "punctuation",
+}  # for pairs that are in languages
 _BATCH = 2000
 _TO_KNOW_LANGUAGES = 10_000  # pairs
 _TRANSLATED = 0.5  # the share of words that a copy would leave untranslated
 _LEAST_SPREAD = 0.5  # of lengths: in a few pairs, or in pairs of equal lengths, any difference would be large
 _LONGEST_PHRASE = 8  # words that may be repeated
+_CLEARLY_REPEATED = 4  # words: twice in a row is enough; shorter ones are repeated for emphasis
+_FEWEST_COPIED = 4  # words in a row that are not by chance in both sides
 _ALIKE = 0.95  # the likeness of copies
 _SAMPLE = 100_000  # pairs, spread over the corpus, from which its words and lengths are learned
 
@@ -147,7 +159,7 @@ class PairChecker:
         if languages is None:
             self.names -= _OF_LANGUAGES
         elif is_same_language(*languages):
-            self.names.discard("copy")
+            self.names -= {"copy", "untranslated"}
         self._tests = TestSources(map(clean, test_sources)) if self._runs("test_overlap", "near_test_overlap") else None
         self._duplicates = Duplicates() if self._runs("duplicate", "near_duplicate", "several_targets") else None
         self._sample: list[Pair] = []
@@ -155,7 +167,7 @@ class PairChecker:
         self._count = 0
         self._words: WordTranslations | None = None
         self._lengths: Lengths | None = None
-        self._truncation: Truncation | None = None
+        self._truncation: list[Truncation] = []
         self._foreign: list[Foreignness] = []
 
     def _runs(self, *names: str) -> bool:
@@ -178,11 +190,12 @@ class PairChecker:
             self._duplicates.close()
         if self._runs("length_ratio", "truncated"):
             self._lengths = Lengths(self._sample)
-        if self._runs("copy", "misaligned", "truncated"):
+        if self._runs("copy", "untranslated", "misaligned", "truncated"):
             self._words = WordTranslations(self._sample)
         if self._runs("truncated") and self._words.are_known:
             learned = [self._sample[place] for place in self._words.learned.tolist()]
-            self._truncation = Truncation(learned, self._words, self._lengths)
+            learn = partial(Truncation, learned, self._words, self._lengths)
+            self._truncation = [learn(*kind) for kind in product((False, True), repeat=2)]
         if self.languages and "language" in self.names:
             told = [pair for pair in self._sample if not _are_alike(*pair)]
             sides = zip(*told[:: -(-len(told) // _TO_KNOW_LANGUAGES) or 1], strict=True) if told else ([], [])
@@ -221,12 +234,14 @@ class PairChecker:
             learned = (places % self._step == 0) & np.isin(places // self._step, self._words.learned)
             evidence = self._words.evidence(pairs, learned)
             found["misaligned"] = evidence.missing()
-            if self._truncation is not None:
-                found["truncated"] = self._truncation(pairs, evidence, deviation)
+            if self._truncation:
+                found["truncated"] = np.max([cut(pairs, evidence, deviation) for cut in self._truncation], axis=0)
             if "copy" in self.names:
                 alike = np.flatnonzero(found["copy"])
                 shares = self._words.translated_share([sources[place] for place in alike])
                 found["copy"][alike[shares < _TRANSLATED]] = 0
+            if "untranslated" in self.names:
+                found["untranslated"] = self._untranslated(sources, targets)
         if self._duplicates:
             found |= self._duplicates.find(first, sources, targets)
         if self._tests:
@@ -235,6 +250,17 @@ class PairChecker:
         nothing = np.zeros(len(pairs))  # for what the corpus is too small to learn
         scores = {name: found.get(name, nothing) for name in CHECKS if name in self.names}
         return CheckedPairs(first, pairs, scores, earlier)
+
+    def _untranslated(self, sources: list[str], targets: list[str]) -> np.ndarray:
+        """The share of each target that is words of its source in a row, if this corpus translates such words."""
+        found = [copied_words(*sides) for sides in zip(sources, targets, strict=True)]
+        shares = np.zeros(len(found))
+        places = [place for place, words in enumerate(found) if words]
+        translated = self._words.translated_share([" ".join(found[place]) for place in places])
+        for place, share in zip(places, translated, strict=True):
+            if share >= _TRANSLATED:
+                shares[place] = len(found[place]) / len(targets[place].split())
+        return shares
 
 
 # -- checks of a single pair -------------------------------------------------------------------------------------------
@@ -325,23 +351,45 @@ def _placeholders(text: str) -> Counter[str]:
 
 
 def repetition(source: str, target: str) -> float:
-    """The share of the target that is one phrase three times or more, beyond that of the source."""
-    repeated = _repeated(target)
-    return max(repeated - _repeated(source), 0.0) if repeated else 0.0
+    """
+    The share of a side that is one phrase three times or more in a row, or twice if it has four words, beyond that of
+    the other.
+    """
+    sides = (source, target), (target, source)
+    return max(_repeated(side, _CLEARLY_REPEATED) - _repeated(other, 2) for side, other in sides)
 
 
-def _repeated(text: str) -> float:
+def _repeated(text: str, fewest: int) -> float:
+    """Args: how many words of a phrase that is there twice, at least; placeholders do not count."""
     words = text.split()
     if len(words) - len(set(words)) < 2:
         return 0.0
+    is_word = [word[0].isalpha() for word in words]
+    half, is_odd = divmod(len(words), 2)
+    if not is_odd and sum(is_word[:half]) >= fewest and words[:half] == words[half:]:
+        return 1.0
     longest = 0
-    for size in range(1, min(len(words) // 3, _LONGEST_PHRASE) + 1):
+    for size in range(1, min(len(words) // 2, _LONGEST_PHRASE) + 1):
         run = 0
-        for one, other in zip(words, words[size:], strict=False):
+        for place, (one, other) in enumerate(zip(words, words[size:], strict=False), start=1):
             run = run + 1 if one == other else 0
-            if run >= 2 * size:
+            if run >= size and sum(is_word[place - size : place]) >= (1 if run >= 2 * size else fewest):
                 longest = max(longest, run + size)
     return longest / len(words)
+
+
+def copied_words(source: str, target: str) -> list[str]:
+    """
+    The longest row of words that both sides have; empty if fewer than four of them are in small letters, or of a script
+    without any, as in names, commands and placeholders.
+    """
+    words, others = target.split(), source.split()
+    if len(set(words).intersection(others)) < _FEWEST_COPIED:
+        return []
+    match = SequenceMatcher(None, others, words, autojunk=False).find_longest_match()
+    row = words[match.b : match.b + match.size]
+    ordinary = sum(word.strip(",;.!?").isalpha() and word == word.lower() for word in row)
+    return row if ordinary >= _FEWEST_COPIED else []
 
 
 def _differing_ends(source: str, target: str) -> float:

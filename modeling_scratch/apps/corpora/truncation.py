@@ -1,8 +1,9 @@
-"""Targets that lack the end of their sources: what such pairs look like is learned by cutting targets of the corpus."""
+"""Sides that lack the end of the other: what such pairs look like is learned by cutting sides of the corpus."""
 
 import random
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ _FEWEST = 4  # words of a source whose end can be missed
 _STEPS, _ROUNDS = 15, 4
 _CLEAR = 5.0  # in a corpus, pairs that are so much likelier cut than whole are not whole ones to learn from
 _FARTHEST = 8.0  # standard deviations of lengths
+_RARER = 1.0  # as a logarithm: cut sources beside cut targets, and those that end in their mark beside others
 
 _ENDINGS = {"。": ".", "।": ".", "…": "...", "？": "?", "؟": "?", "！": "!", "：": ":", "؛": ";", "；": ";", "．": "."}  # noqa: RUF001
 _CLOSING = re.compile(r"""[\s"'”’»«“„)\]）】」』]+$""")  # noqa: RUF001
@@ -30,26 +32,36 @@ def end_mark(text: str) -> str:
 
 class Truncation:
     """
-    Tells cut targets from whole ones, by logistic regression: are the last words of the source translated, is the
-    target short, has it lost the mark at its end?
+    Tells cut sides from whole ones, by logistic regression: are the last words of the other side translated, is the
+    side short, has it lost the mark at its end?
 
     Args:
         pairs: pairs of the corpus, from which `words` was learned; most are whole.
         lengths: of the corpus, for `deviation`.
+        of_sources: tell cut sources; otherwise, targets.
+        with_mark: those that end in their mark nonetheless, as where one of two sentences is missing.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], words: WordTranslations, lengths):
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        words: WordTranslations,
+        lengths: Any,
+        of_sources: bool = False,
+        with_mark: bool = False,
+    ):
         draw = random.Random(0)
+        self._side, self._handicap = 0 if of_sources else 1, (of_sources + with_mark) * _RARER
         sample = list(pairs)[:: max(len(pairs) // _SAMPLE, 1)]
         cut = [
-            (source, _cut(target, draw))
-            for source, target in sample
-            if len(target) >= _SHORTEST and len(tokens(source)) >= _FEWEST
+            (_cut(pair[0], draw, with_mark), pair[1]) if of_sources else (pair[0], _cut(pair[1], draw, with_mark))
+            for pair in sample
+            if len(pair[self._side]) >= _SHORTEST and len(tokens(pair[1 - self._side])) >= _FEWEST
         ]
         self._weights = np.zeros(0)
         if not cut:
             return
-        features = [_features(some, words.evidence(some, True), lengths.deviation(some)) for some in (cut, sample)]
+        features = [self._features(some, words.evidence(some, True), lengths.deviation(some)) for some in (cut, sample)]
         both = np.concatenate(features)
         self._mean, self._scale = both.mean(axis=0), both.std(axis=0) + 1e-9
         positive, negative = map(self._scaled, features)
@@ -62,38 +74,41 @@ class Truncation:
         return np.column_stack([np.ones(len(features)), (features - self._mean) / self._scale])
 
     def __call__(self, pairs: Sequence[tuple[str, str]], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
-        """How much likelier each target is cut than whole, as a logarithm, (pairs,); 0 if it is not short."""
+        """How much likelier each side is cut than whole, as a logarithm, (pairs,); 0 if it is not short."""
         if not len(self._weights):
             return np.zeros(len(pairs))
-        found = self._scaled(_features(pairs, evidence, deviation)) @ self._weights
-        words = np.bincount(evidence.of_pair[0], minlength=evidence.pairs)
-        return np.where((deviation < 0) & (words >= _FEWEST), np.maximum(found, 0.0), 0.0)
+        found = self._scaled(self._features(pairs, evidence, deviation)) @ self._weights - self._handicap
+        words = np.bincount(evidence.of_pair[1 - self._side], minlength=evidence.pairs)
+        is_short = deviation < 0 if self._side else deviation > 0
+        return np.where(is_short & (words >= _FEWEST), np.maximum(found, 0.0), 0.0)
+
+    def _features(self, pairs: Sequence[tuple[str, str]], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
+        """(pairs, features)."""
+        cut, other = self._side, 1 - self._side
+        against, words = evidence.against_tail(other), np.bincount(evidence.of_pair[other], minlength=evidence.pairs)
+        marks = [(bool(end_mark(pair[other])), bool(end_mark(pair[cut]))) for pair in pairs]
+        near = np.clip(deviation if cut else -deviation, -_FARTHEST, _FARTHEST)
+        return np.column_stack(
+            [
+                against,
+                np.sqrt(against),
+                against / np.maximum(words, 1),
+                np.log1p(words),
+                near,
+                np.minimum(near, 0) ** 2,
+                [ends and not is_ended for ends, is_ended in marks],
+                [ends for ends, _ in marks],
+                evidence.means(other),
+                evidence.means(cut),
+            ]
+        ).astype(float)
 
 
-def _cut(text: str, draw: random.Random) -> str:
-    """The beginning of a text, up to a space if it has any."""
+def _cut(text: str, draw: random.Random, with_mark: bool) -> str:
+    """The beginning of a text, up to a space if it has any, and perhaps the mark at its end."""
     beginning = text[: round(len(text) * draw.uniform(*_CUT))]
-    return beginning.rsplit(" ", 1)[0] if " " in beginning else beginning
-
-
-def _features(pairs: Sequence[tuple[str, str]], evidence: Evidence, deviation: np.ndarray) -> np.ndarray:
-    against, words = evidence.against_tail(0), np.bincount(evidence.of_pair[0], minlength=evidence.pairs)
-    marks = [(bool(end_mark(source)), bool(end_mark(target))) for source, target in pairs]
-    near = np.clip(deviation, -_FARTHEST, _FARTHEST)
-    return np.column_stack(
-        [
-            against,
-            np.sqrt(against),
-            against / np.maximum(words, 1),
-            np.log1p(words),
-            near,
-            np.minimum(near, 0) ** 2,
-            [source and not target for source, target in marks],
-            [source for source, _ in marks],
-            evidence.means(0),
-            evidence.means(1),
-        ]
-    ).astype(float)
+    beginning = beginning.rsplit(" ", 1)[0] if " " in beginning else beginning
+    return beginning + end_mark(text) if with_mark else beginning
 
 
 def _logistic_regression(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:

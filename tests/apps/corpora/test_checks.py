@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rapidfuzz import fuzz
 
-from modeling_scratch.apps.corpora.checks import CHECKS, check_pairs
+from modeling_scratch.apps.corpora.checks import CHECKS, check_pairs, copied_words
 from modeling_scratch.apps.corpora.duplicates import Duplicates
 from modeling_scratch.apps.corpora.identification import _identifier
 from modeling_scratch.apps.corpora.rules import read_rules
@@ -59,6 +59,10 @@ def faults_of(source: str, target: str, languages=("en", "de")) -> set[str]:
         ("Alpha: \u03b1", "Alpha: \u03b1", set()),
         ("It is good.", "gut gut gut gut gut gut.", {"repetition"}),
         ("No, no, no!", "Nein, nein, nein!", set()),
+        ("A dog runs off.", "Ein Hund läuft weg. Ein Hund läuft weg.", {"repetition"}),
+        ("And it rains. And it rains. And it rains.", "Und es regnet.", {"repetition"}),
+        ("He runs very, very fast.", "Er läuft sehr schnell.", set()),
+        ("From %s, %s, %s, and %s.", "Von %s, %s, %s und %s.", set()),
         ("Hello {name}", "Hallo", {"placeholders"}),
         ("%1$s of %2$s", "%s von %s", set()),
         ("%d files in %s", "In %s sind %d Dateien", set()),
@@ -107,17 +111,61 @@ def test_misaligned_pairs_are_found(corpus):
     assert len(hits & set(moved)) >= 0.95 * len(hits)
 
 
-def test_cut_targets_are_found(corpus):
-    long = [place for place, (_, target) in enumerate(corpus) if len(target.split()) > 6]
+def half(text: str) -> str:
+    words = text.split()
+    return " ".join(words[: len(words) // 2])
+
+
+@pytest.mark.parametrize(
+    "cut_pair",
+    [lambda source, target: (source, half(target)), lambda source, target: (half(source), target)],
+    ids=["targets", "sources"],
+)
+def test_cut_sides_are_found(corpus, cut_pair):
+    long = [place for place, pair in enumerate(corpus) if min(len(side.split()) for side in pair) > 6]
     cut = set(long[::20])
-    pairs = [
-        (source, target if place not in cut else " ".join(target.split()[: len(target.split()) // 2]))
-        for place, (source, target) in enumerate(corpus)
-    ]
+    pairs = [cut_pair(*pair) if place in cut else pair for place, pair in enumerate(corpus)]
     names = found(pairs, names=["truncated"])
     hits = {place for place, own in enumerate(names) if own}
     assert len(hits & cut) >= 0.9 * len(cut)
     assert len(hits & cut) >= 0.95 * len(hits)
+
+
+def test_a_sentence_more_on_one_side_is_found(corpus):
+    more = set(range(0, len(corpus), 20))
+    pairs = [
+        (source, f"{target} {corpus[place - 7][1]}" if place in more else target)
+        for place, (source, target) in enumerate(corpus)
+    ]
+    names = found(pairs, names=["truncated", "length_ratio"])
+    hits = {place for place, own in enumerate(names) if own}
+    assert len(hits & more) >= 0.5 * len(more)
+    assert len(hits & more) >= 0.95 * len(hits)
+
+
+def test_sources_that_are_partly_untranslated_are_found(corpus):
+    long = [place for place, (source, _) in enumerate(corpus) if len(source.split()) > 9]
+    partly = set(long[::20])
+    pairs = [
+        (source, f"{target} {half(source)}" if place in partly else target)
+        for place, (source, target) in enumerate(corpus)
+    ]
+    names = found(pairs, names=["untranslated"])
+    assert {place for place, own in enumerate(names) if own} == partly
+    assert not any(found(pairs, names=["untranslated"], languages=("en", "en-GB")))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "row"),
+    [
+        ("He said he was out of it.", "Er sagte he was out of it.", "he was out of it."),
+        ("the New York Times Square Ball", "der New York Times Square Ball", ""),
+        ("use %s in %s or %s", "nutze %s in %s or %s", ""),
+        ("run git config --global --add x", "git config --global --add x ausführen", ""),
+    ],
+)
+def test_words_in_a_row_on_both_sides(source, target, row):
+    assert " ".join(copied_words(source, target)) == row
 
 
 def test_other_languages_and_copies_are_found(corpus):
