@@ -1,11 +1,12 @@
 """
-Puts noise of seven kinds into a fifth of a corpus, and prints how much of each kind `scratch corpus clean` finds with
-the rules that it comes with, how many of the pairs that it drops are noise, and the same for OpusFilter's default
-filters.
+Puts noise of seven kinds, or of nine others, into a fifth of a corpus, and prints how much of each kind `scratch corpus
+clean` finds with the rules that it comes with, how many of the pairs that it drops are noise, and the same for
+OpusFilter's default filters.
 
     python benchmarks/cleaning.py train.en train.de en de --foreign foreign.txt --write FOLDER
         --opusfilter ENVIRONMENT/bin/python
 
+--others: the nine others; the rules were chosen before most of these were thought of.
 --foreign: sentences in further languages, one a line; by default, messages from the catalogues of this machine.
 --write: also writes the texts to train on: clean.*, dirty.*, cleaned.* and, for each kind, what was dropped.
 --opusfilter: a Python in whose environment opusfilter is installed (3.3.1 was tried).
@@ -37,6 +38,18 @@ OWN_CHECK = {
     "near-duplicates": "near_duplicate",
     "lost placeholders": "placeholders",
 }
+OTHERS = {
+    "swapped sides": "language",
+    "targets twice in a row": "repetition",
+    "half the target untranslated": "untranslated",
+    "cut sources": "truncated",
+    "a sentence more in the target": "truncated",
+    "the target's middle is missing": "truncated",
+    "random letters": "language",
+    "markup in the target": "encoding",
+    "the same line as target": "misaligned",
+}
+LINE = "Alle Rechte vorbehalten. Impressum | Datenschutz"
 PLACEHOLDERS = ["{name}", "%s", "%(count)d", "{{ user }}", "${path}", "%1$s", "{0}"]
 LANGUAGES = ["fr", "nl", "es", "it", "cs", "pl", "sv", "pt_BR"]  # of messages
 
@@ -48,6 +61,7 @@ def main() -> None:
     parser.add_argument("source_language")
     parser.add_argument("target_language")
     parser.add_argument("--foreign", type=Path)
+    parser.add_argument("--others", action="store_true")
     parser.add_argument("--noise", type=float, default=0.2, help="the share of all pairs")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--half", type=int, choices=[0, 1], help="only every second pair, from this one on")
@@ -59,8 +73,11 @@ def main() -> None:
     clean = list(zip(*map(lines_of, (options.source, options.target)), strict=True))
     if options.half is not None:
         clean = clean[options.half :: 2]
-    foreign = lines_of(options.foreign) if options.foreign else messages(languages)
-    dirty, kinds = with_noise(clean, options.noise, foreign, options.seed)
+    foreign = lines_of(options.foreign) if options.foreign else [] if options.others else messages(languages)
+    if options.others:
+        dirty, kinds = with_other_noise(clean, options.noise, options.seed)
+    else:
+        dirty, kinds = with_noise(clean, options.noise, foreign, options.seed)
     counts = Counter(filter(None, kinds))
     print(f"{len(dirty):,} pairs, {sum(counts.values()) / len(dirty):.1%} of them noise, seed {options.seed}")
     begun = time.process_time()
@@ -142,6 +159,34 @@ def with_noise(pairs: list[Pair], share: float, foreign: list[str], seed: int) -
     return dirty, kinds
 
 
+def with_other_noise(pairs: list[Pair], share: float, seed: int) -> tuple[list[Pair], list[str | None]]:
+    """As `with_noise`, with the kinds of OTHERS, for pairs with eight words or more on each side."""
+    draw = random.Random(seed)
+    dirty, kinds = list(pairs), list[str | None]([None] * len(pairs))
+    long = [place for place, pair in enumerate(pairs) if min(len(side.split()) for side in pair) >= 8]
+    size = min(round(len(pairs) * share), len(long))
+    for number, place in enumerate(draw.sample(long, size)):
+        kind = list(OTHERS)[number % len(OTHERS)]
+        dirty[place], kinds[place] = other_noise(kind, pairs[place], draw.choice(pairs), draw), kind
+    return dirty, kinds
+
+
+def other_noise(kind: str, pair: Pair, another: Pair, draw: random.Random) -> Pair:
+    source, target = pair
+    words, own = target.split(), source.split()
+    return {
+        "swapped sides": (target, source),
+        "targets twice in a row": (source, f"{target} {target}"),
+        "half the target untranslated": (source, " ".join(own[: len(own) // 2] + words[len(words) // 2 :])),
+        "cut sources": (cut(source, draw), target),
+        "a sentence more in the target": (source, f"{target} {another[1]}"),
+        "the target's middle is missing": (source, " ".join(words[: len(words) // 4] + words[-len(words) // 4 :])),
+        "random letters": (source, "".join(draw.choice("abcdefghijklmnopqrstuvwxyz ") for _ in target)),
+        "markup in the target": (source, f"<p>{target}</p>&nbsp;"),
+        "the same line as target": (source, LINE),
+    }[kind]
+
+
 def broken(pair: Pair, draw: random.Random) -> Pair:
     """The target after it was read in a wrong encoding, which may have lost letters."""
     way = draw.randrange(4)
@@ -185,14 +230,16 @@ def nearly(text: str, draw: random.Random) -> str:
 
 def print_table(dirty, kinds, reasons, others) -> None:
     """How much of each kind is found, and how much of what is dropped is noise, by each of the two programs."""
-    print(f"\n{'noise':20}{'pairs':>7}{'found':>8}{'by its check':>14}{'OpusFilter':>12}")
-    for kind, check in OWN_CHECK.items():
+    print(f"\n{'noise':32}{'pairs':>7}{'found':>8}{'by its check':>14}{'OpusFilter':>12}")
+    for kind, check in (OWN_CHECK | OTHERS).items():
+        if kind not in kinds:
+            continue
         places = [place for place, own in enumerate(kinds) if own == kind]
         row = [sum(bool(reasons[place]) for place in places), sum(check in reasons[place] for place in places)]
         row += [sum(bool(others[place]) for place in places)] if others else []
         shares = [f"{count / max(len(places), 1):.1%}" for count in row]
         print(
-            f"{kind:20}{len(places):7,}"
+            f"{kind:32}{len(places):7,}"
             + "".join(f"{share:>{width}}" for share, width in zip(shares, (8, 14, 12), strict=False))
         )
     for name, found in (("scratch corpus clean", reasons), ("OpusFilter", others)):
@@ -219,7 +266,7 @@ def print_checks(kinds, reasons) -> None:
 
 def show(dirty, kinds, reasons, count: int) -> None:
     draw = random.Random(0)
-    for kind in OWN_CHECK:
+    for kind in filter(None, dict.fromkeys(kinds)):
         missed = [pair for pair, own, found in zip(dirty, kinds, reasons, strict=True) if own == kind and not found]
         for pair in draw.sample(missed, min(count, len(missed))):
             print(f"missed, {kind}: {pair}")
