@@ -47,14 +47,8 @@ CHECKS = {
     "punctuation": "sides that end in different punctuation",
     "several_targets": "the source has had another target before",
 }
-_OF_LANGUAGES = {
-    "script",
-    "copy",
-    "untranslated",
-    "language",
-    "numbers",
-    "punctuation",
-}  # for pairs that are in languages
+# For pairs that are in languages.
+_OF_LANGUAGES = {"script", "copy", "untranslated", "language", "numbers", "punctuation"}
 _BATCH = 2000
 _TO_KNOW_LANGUAGES = 10_000  # pairs
 _TRANSLATED = 0.5  # the share of words that a copy would leave untranslated
