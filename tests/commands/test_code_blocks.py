@@ -35,7 +35,7 @@ NOT_RUN = {
     r"scratch upload (?!.*--dry-run)|.*\bhub\.repository=|hf upload|.*push_to_hub\(": "the Hub: tests/hub",
     r"scratch export (web|transformersjs)": "a browser or Node.js: tests/apps/web",
     r"scratch evaluate .*\bcomet\b": "COMET's own environment: tests/test_metrics.py",
-    r"scratch (improve|distill) (?!.*--dry-run)|.*-student": "a long run: tests/apps/experiments",
+    r"scratch (improve|distill) (?!.*--dry-run)|.*-student|.*runs/de-en": "a long run: tests/apps/experiments",
     r"python docs/learn/mistakes.py [a-z]": "a training of its own: test_learn_pages.py",
     r"python docs/learn/from_tutorial.py ": "the weights of a tutorial: tests/model/test_from_tutorial.py",
     r"scratch convert torch weights.pt": "the weights of a tutorial: tests/apps/convert",
