@@ -42,6 +42,7 @@ NOT_RUN = {
     r".*\.\.\. |.*runs/inflection": "not complete: tests/apps/test_without_languages.py",
     "yes ": "an error, which the page explains",
     "scratch corpus from-system ": "the catalogs of a machine: tests/apps/corpora/test_harvest.py",
+    "scratch corpus split ": "more pairs: tests/apps/corpora/test_splitting.py",
     r"scratch train --profile|.*runs/leak|.*runs/repeated|.*runs/stuck|.*runs/dropout": "as other trainings here",
 }
 MARIAN = "Helsinki-NLP/opus-mt-en-de"
