@@ -34,6 +34,7 @@ Ids = Sequence[int] | np.ndarray
 Pair = tuple[Ids, Ids]  # the token ids of source and target
 _WORKERS_OF_GPU = 4  # at most, for each process
 _FULL = 0.8  # copies of the longest sentence must fill at least this part of a row
+_PIECES = 3  # of a micro-batch of changed pairs: in one, half of what is computed is padding, in three an eighth
 
 # Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -193,6 +194,53 @@ class BinCollator:
 Collator = PairCollator | BinCollator
 
 
+@dataclass
+class PieceCollator:
+    """
+    Cuts micro-batches into pieces of similar lengths, always equally many, and pads each. For pairs whose lengths were
+    not known when batches were planned: a few that are twice as long would make all others as long.
+    """
+
+    collate: PairCollator
+
+    def __call__(self, pairs: list[Pair]) -> list[dict[str, torch.Tensor]]:
+        longest = np.array([max(map(len, pair)) for pair in pairs])
+        order = np.argsort(longest, kind="stable")
+        found = []
+        for piece in np.split(order, cuts_by_length(longest[order], _PIECES)):
+            source, target = pairs[order[0]]
+            nothing = source, np.full_like(target, IGNORE_INDEX)  # all processes make equally many passes
+            found.append(self.collate([pairs[index] for index in piece] or [nothing]))
+        return found
+
+
+def cuts_by_length(lengths: np.ndarray, pieces: int) -> list[int]:
+    """
+    Where to cut sequences so that, padded to the longest of their piece, they have the fewest tokens together.
+
+    Args:
+        lengths: (sequences,), sorted.
+
+    Returns:
+        The first sequences of all pieces but the first. Pieces at the end may be empty.
+    """
+    ends = np.append(np.flatnonzero(np.diff(lengths)) + 1, len(lengths))  # of those of one length
+    starts, sizes = np.append(0, ends[:-1]), lengths[ends - 1]
+    # Of a piece that begins with the sequences of one length, and ends with those of another, (first, last).
+    costs = np.where(starts[:, None] < ends, (ends - starts[:, None]) * sizes, np.inf)
+    least = costs[0]
+    chosen = []
+    for _ in range(min(pieces, len(ends)) - 1):
+        sums = least[:-1, None] + costs[1:]  # (last of the pieces before, last of this one)
+        chosen.append(np.argmin(sums, axis=0))
+        least = sums.min(axis=0)
+    cuts, last = [len(lengths)] * (pieces - 1 - len(chosen)), len(ends) - 1
+    for before in reversed(chosen):
+        last = int(before[last])
+        cuts.insert(0, int(ends[last]))
+    return cuts
+
+
 def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
     """
     First fit, the longest pairs first: put each pair into the first of the open bins that has room for it.
@@ -287,7 +335,7 @@ class AugmentedPairs(torch.utils.data.Dataset):
 def make_loader(
     dataset: Dataset | AugmentedPairs,
     micro_batches: Iterable[list[Any]],
-    collate: Collator,
+    collate: Collator | PieceCollator,
     num_workers: int = 0,
     pin: bool = False,
 ) -> DataLoader:
@@ -357,7 +405,7 @@ class EpochBatches:
         dataset: the pairs, tokenized.
         weights: by the pairs' `index`, how often an epoch has a pair; None: once.
         augmented: the same pairs, changed in each epoch; None: they stay as they are. Batches are planned by the
-            lengths of the unchanged pairs.
+            lengths of the unchanged pairs; where they would be padded, they are cut again by the lengths that come out.
     """
 
     revision = None  # the commit of the data, which only a stream records
@@ -428,7 +476,10 @@ class EpochBatches:
             micro_batches = (indices for _, indices in drawn)
         else:
             micro_batches = ([(epoch, index) for index in indices] for epoch, indices in drawn)
-        batches = iter(make_loader(self.augmented or self.dataset, micro_batches, self.collate, workers, is_on_gpu))
+        collate: Collator | PieceCollator = self.collate
+        if self.augmented is not None and isinstance(collate, PairCollator):
+            collate = PieceCollator(collate)
+        batches = iter(make_loader(self.augmented or self.dataset, micro_batches, collate, workers, is_on_gpu))
         while True:
             tokens = self.plan().target_tokens(self.next_batch)
             self.next_batch += 1
@@ -437,6 +488,8 @@ class EpochBatches:
             share = itertools.islice(batches, accumulation)
             if self.augmented is None:
                 yield BatchShare(share, accumulation, tokens)
+            elif isinstance(collate, PieceCollator):
+                yield counted_share(list(itertools.chain.from_iterable(share)), self.accelerator)
             else:
                 yield counted_share(list(share), self.accelerator)
 

@@ -1,5 +1,7 @@
 """Batches stay within the budget, contain every pair once, and are the same for any number of processes."""
 
+from itertools import combinations_with_replacement
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from modeling_scratch.data.batches import (
     EMPTY,
     BinCollator,
     PairCollator,
+    PieceCollator,
+    cuts_by_length,
     fill_bins,
     make_loader,
     plan_batches,
@@ -53,6 +57,34 @@ def test_any_number_of_processes_and_micro_batches_share_the_same_batches(proces
         indices = [index for rank in pieces for piece in rank for index in piece if index != EMPTY]
         assert indices == batch.tolist()
         assert plan.target_tokens(update) == TARGET[batch].sum()
+
+
+@pytest.mark.parametrize(
+    "lengths", [[3], [2, 2, 2], [1, 9], [2, 2, 3, 8, 8, 9, 20], [1, 2, 4, 8, 16, 32], [5, 5, 6, 6]]
+)
+def test_pieces_have_the_least_padding(lengths):
+    def padded(cuts):
+        return sum(len(piece) * piece[-1] for piece in np.split(np.array(lengths), cuts) if len(piece))
+
+    cuts = cuts_by_length(np.array(lengths), 3)
+    assert padded(cuts) == min(map(padded, combinations_with_replacement(range(len(lengths) + 1), 2)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_three_pieces_hold_every_pair_once(count):
+    """Also where a process has nothing to do."""
+    pairs = [(np.arange(2, 2 + one), np.arange(2, 2 + other)) for one, other in zip(SOURCE, TARGET, strict=True)]
+    pieces = PieceCollator(PairCollator(0))(pairs[:count])
+    assert len(pieces) == 3
+    found = [
+        ((source != 0).sum().item(), (target != -100).sum().item())
+        for piece in pieces
+        for source, target in zip(piece["input_ids"], piece["labels"], strict=True)
+    ]
+    expected = list(zip(SOURCE[:count].tolist(), TARGET[:count].tolist(), strict=True))
+    assert sorted(pair for pair in found if pair[1]) == sorted(expected)
+    nothing = [(pairs[0][0], np.full(3, -100))]
+    assert all((piece["labels"] == -100).all() for piece in PieceCollator(PairCollator(0))(nothing))
 
 
 def test_the_weight_of_a_pair_is_its_mean_number_of_copies_in_an_epoch():
