@@ -288,12 +288,13 @@ _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,
 
 def broken_characters(source: str, target: str) -> float:
     """How many places of a pair a wrong encoding has damaged, and the entities of HTML that one side alone has."""
-    return float(
-        _broken(source)
-        + _broken(target)
-        + abs(len(_LOST.findall(source)) - len(_LOST.findall(target))) * ("/" not in source + target)
-        + abs(len(_ENTITY.findall(source)) - len(_ENTITY.findall(target)))
-    )
+    both = source + target
+    found = _broken(source) + _broken(target)
+    if "?" in both and "/" not in both:
+        found += abs(len(_LOST.findall(source)) - len(_LOST.findall(target)))
+    if "&" in both:
+        found += abs(len(_ENTITY.findall(source)) - len(_ENTITY.findall(target)))
+    return float(found)
 
 
 def _broken(text: str) -> int:
@@ -303,8 +304,8 @@ def _broken(text: str) -> int:
     from ftfy.badness import badness
 
     # ftfy 6.3.1 also counts what nothing can repair, as in »Übung« (findings/ftfy-badness-of-german-quotes.sh).
-    found = badness(text)
-    return len(_UNDECODED.findall(text)) + (found if found and fix_encoding(text) != text else 0)
+    bad = badness(text)
+    return len(_UNDECODED.findall(text)) + (bad if bad and fix_encoding(text) != text else 0)
 
 
 _NUMBER = re.compile(r"\d+")

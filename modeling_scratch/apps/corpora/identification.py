@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+import torch
 
 from ...languages import is_same_language
 
@@ -12,7 +13,6 @@ _MOST = 400  # bytes of a text that are looked at
 _BATCH = 2000
 _OWN = 0.8  # how common the language of a side is taken to be at first
 _ITERATIONS = 10
-_ROWS = 1 << 16  # features whose weights are in memory at once
 
 
 class _Identifier:
@@ -51,15 +51,15 @@ class _Identifier:
             keys.append(order[places] * len(self.weights) + found[places])
         kinds, counts = np.unique(np.concatenate(keys), return_counts=True)
         of_text, feature = np.divmod(kinds, len(self.weights))
-        scores = np.tile(self.prior, (len(texts), 1))
-        scores[np.bincount(of_text, minlength=len(texts)) == 0] = 0
-        amounts = np.log1p(counts.astype(np.float32))
-        for start in range(0, len(kinds), _ROWS):
-            part = slice(start, start + _ROWS)
-            begins = np.flatnonzero(np.diff(of_text[part], prepend=-1))
-            scores[of_text[part][begins]] += np.add.reduceat(
-                amounts[part, None] * self.weights[feature[part]], begins, axis=0
-            )
+        begins = np.searchsorted(of_text, np.arange(len(texts)))
+        scores = torch.nn.functional.embedding_bag(
+            torch.from_numpy(feature),
+            torch.from_numpy(self.weights),
+            torch.from_numpy(begins),
+            mode="sum",
+            per_sample_weights=torch.from_numpy(np.log1p(counts.astype(np.float32))),
+        ).numpy()
+        scores[np.bincount(of_text, minlength=len(texts)) > 0] += self.prior
         scores /= np.sqrt(np.maximum(sizes, 1), dtype=np.float32)[:, None]  # as py3langid calibrates them
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         scores /= scores.sum(axis=1, keepdims=True)
