@@ -34,6 +34,7 @@ Pairs = Sequence[tuple[str, str]]
 Languages = tuple[str, str]
 
 _NONE = "", ""  # languages
+_LETTER = "\ua7f7"  # has no capital; hardly any text has it
 _OTHERS = "\u3002\uff01\uff1f\u061f\u0964"  # full stops, ! and ? in Chinese and Japanese, Arabic, and Hindi
 _FINAL_MARKS = f".!?\u2026{_OTHERS}"
 _SAME = str.maketrans(_OTHERS, ".!??.")
@@ -283,7 +284,7 @@ def change_numbers(source: str, target: str, random: np.random.Generator) -> tup
     Other digits, the same on both sides, in numbers that both sides have equally often, so that the model learns to
     copy any number. The last two digits stay, since plurals depend on them.
     """
-    sides = [[match[0] for match in _NUMBER.finditer(text)] for text in (source, target)]
+    sides = [_NUMBER.findall(_LETTER.join(_parts_beside_kept(text))) for text in (source, target)]
     others = {}
     for number in dict.fromkeys(sides[0]):
         if sides[0].count(number) == sides[1].count(number):
@@ -293,7 +294,7 @@ def change_numbers(source: str, target: str, random: np.random.Generator) -> tup
     if not others:
         return source, target
     source, target = (
-        _beside_kept(text, lambda part: _NUMBER.sub(lambda match: others.get(match[0], match[0]), part))
+        _beside_kept(text, lambda rest: _NUMBER.sub(lambda match: others.get(match[0], match[0]), rest))
         for text in (source, target)
     )
     return source, target
@@ -359,12 +360,20 @@ NOISES = ("misspell", "lower_case", "upper_case", "drop_punctuation", "drop_acce
 
 
 def _beside_kept(text: str, change: Callable[[str], str]) -> str:
-    """A text with changes in all but its kept words."""
-    parts, done = [], 0
-    for start, end in KEPT.spans(text):
-        parts += [change(text[done:start]), text[start:end]]
-        done = end
-    return "".join(parts) + change(text[done:])
+    """A text with changes in all but its kept words, which count as letters: the ' of {name}'s is within a word."""
+    kept = [text[start:end] for start, end in KEPT.spans(text)]
+    if not kept:
+        return change(text)
+    changed = change(_LETTER.join(_parts_beside_kept(text))).split(_LETTER)
+    if len(changed) != len(kept) + 1:  # the text has this letter
+        return text
+    return "".join(chain.from_iterable(zip(changed, kept, strict=False))) + changed[-1]
+
+
+def _parts_beside_kept(text: str) -> list[str]:
+    """What is before, between and after the kept words."""
+    ends = [0, *chain.from_iterable(KEPT.spans(text)), len(text)]
+    return [text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True)]
 
 
 @dataclass(frozen=True)

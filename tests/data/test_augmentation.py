@@ -149,6 +149,7 @@ def test_title_case_has_a_capital_at_the_beginning_of_each_word():
     random = np.random.default_rng(0)
     assert title_case(source, "ein Ziel", random) == (expected, "ein Ziel")
     assert title_case("ilk iş", "a", random, ("tr", "en")) == ("İlk İş", "a")
+    assert title_case("the {n}th day", "a", random) == ("The {n}th Day", "a")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,7 @@ def test_title_case_has_a_capital_at_the_beginning_of_each_word():
         (("Stop!", "Halt."), ("Stop", "Halt.")),
         (("الكلب، القطة؟", "The dog, the cat?"), ("الكلب القطة", "The dog, the cat")),
         (("a-b (c) 50 % & d_e", "x"), ("a-b (c) 50 % & d_e", "x")),
+        (("Open {name}'s file, please.", "Bitte."), ("Open {name}'s file please", "Bitte")),
     ],
 )
 def test_punctuation_is_dropped_from_the_source(pair, expected):
@@ -289,6 +291,11 @@ def test_numbers_are_the_same_on_both_sides():
         assert (other[:3], other[4:]) == ("10.", "00")
         assert (len(last), last[4:]) == (6, "45")
     assert year != "1984"
+
+
+def test_numbers_within_kept_words_stay_on_the_other_side_too():
+    pair = "See https://example.org/404 now.", "Siehe Fehler 404 jetzt."
+    assert change_numbers(*pair, np.random.default_rng(0)) == pair
 
 
 def test_robust_names_functions_whose_changes_depend_on_seed_and_place_alone():

@@ -184,7 +184,7 @@ class PairChecker:
             self._duplicates.close()
         if self._runs("length_ratio", "truncated"):
             self._lengths = Lengths(self._sample)
-        if self._runs("copy", "untranslated", "misaligned", "truncated"):
+        if self._runs("copy", "untranslated", "misaligned", "truncated", "near_duplicate"):
             self._words = WordTranslations(self._sample)
         if self._runs("truncated") and self._words.are_known:
             learned = [self._sample[place] for place in self._words.learned.tolist()]
@@ -237,7 +237,7 @@ class PairChecker:
             if "untranslated" in self.names:
                 found["untranslated"] = self._untranslated(sources, targets)
         if self._duplicates:
-            found |= self._duplicates.find(first, sources, targets)
+            found |= self._duplicates.find(first, sources, targets, self._words.say_the_same if self._words else None)
         if self._tests:
             found |= self._tests.find(sources)
         earlier = found.get("earlier", np.full(len(pairs), -1))
@@ -283,6 +283,7 @@ _UNDECODED = re.compile("[\ufffd\x80-\x84\x86-\x9f]")
 _LOST = regex.compile(
     r"\w\?\p{Ll}|(?<![\w\\%&-])\?\p{Ll}|\w\? \p{Ll}"
 )  # "f?r", "?ber": a letter that an encoding lacked
+_QUESTION = re.compile("[?;\u061f\u037e\uff1f]")  # the second one in Greek
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#[0-9]{2,5}|#x[0-9a-fA-F]{2,4});")
 
 
@@ -291,7 +292,9 @@ def broken_characters(source: str, target: str) -> float:
     both = source + target
     found = _broken(source) + _broken(target)
     if "?" in both and "/" not in both:
-        found += abs(len(_LOST.findall(source)) - len(_LOST.findall(target)))
+        # Where both sides ask as often, small letters after a question are no damage: "Ready? let's go".
+        marks = abs(len(_QUESTION.findall(source)) - len(_QUESTION.findall(target)))
+        found += min(abs(len(_LOST.findall(source)) - len(_LOST.findall(target))), marks)
     if "&" in both:
         found += abs(len(_ENTITY.findall(source)) - len(_ENTITY.findall(target)))
     return float(found)
@@ -327,6 +330,7 @@ def differing_numbers(source: str, target: str) -> float:
 
 
 _POSITION = re.compile(r"(?<=%)[0-9]+\$")
+_ARGUMENT = re.compile(r"\{\s*(\w+)\s*,\s*(\w+)")  # of ICU; what follows, such as the texts of a plural, is translated
 _NAME = re.compile(r"[#@](?![{:])|`|:.+:$")  # what people translate, too: tags, mentions, code
 # Where words are joined to placeholders without a space.
 _JOINT = regex.compile(rf"(?<=[{SPACELESS}])(?=[!-~])|(?<=[!-~])(?=[{SPACELESS}])")
@@ -342,7 +346,8 @@ def _placeholders(text: str) -> Counter[str]:
     if not text.isascii():
         text = _JOINT.sub(" ", text)
     found = (_POSITION.sub("", text[slice(*span)]) for span in KEPT.spans(text))
-    return Counter(word for word in found if not _NAME.match(word))
+    named = (f"{{{argument[1]}, {argument[2]}}}" if (argument := _ARGUMENT.match(word)) else word for word in found)
+    return Counter(word for word in named if not _NAME.match(word))
 
 
 def repetition(source: str, target: str) -> float:

@@ -192,6 +192,7 @@ def tag_of_locale(name: str) -> str:
 
 # -- files in one language, in pairs -----------------------------------------------------------------------------------
 
+_RANK_OF_BASE = 1.5  # worse than the language itself, and better than one of its regions; see `preference`
 HOW_TO_PAIR = (
     "a file in one language needs the same file in the other: name both (app_en.json app_de.json), or their folder, if "
     "their paths differ in the language alone, or as SOURCE:TARGET otherwise (first.json:second.json)"
@@ -206,7 +207,7 @@ def paired_files(
     the same without their languages: app_en.arb and app_de.arb, en/menu.json and de/menu.json, values/strings.xml and
     values-de/strings.xml. A file without a language is the source, if no other is.
     """
-    found: tuple[dict[str, tuple[int, CorpusFile]], ...] = ({}, {})  # of each side: rank and file, by path
+    found: tuple[dict[str, tuple[float, CorpusFile]], ...] = ({}, {})  # of each side: rank and file, by path
     files = list(files)
     for file in files:
         side, rank, keys = _language_of_path(file.plain_name, request)
@@ -221,7 +222,7 @@ def paired_files(
     return list(pairs.items()), [file.name for file in files if file.name not in used]
 
 
-def _language_of_path(name: str, request: Request) -> tuple[int, int, list[str]]:
+def _language_of_path(name: str, request: Request) -> tuple[int, float, list[str]]:
     """
     The side that a path names, how well its language serves, and the path without its last language, and without all.
     """
@@ -241,7 +242,9 @@ def _language_of_path(name: str, request: Request) -> tuple[int, int, list[str]]
                     found.append((match.start(), end, side, rank))
                     break
     if not found:
-        return 0, 9, [path]
+        # The resources of a region hold what differs from those without a language.
+        is_base = path.lower().endswith((".properties", ".xml", ".strings"))
+        return 0, _RANK_OF_BASE if is_base else 9, [path]
     _, _, side, rank = max(found)
     places = [(start, end) for start, end, of, _ in sorted(found) if of == side]
     return side, rank, list(dict.fromkeys((_without(path, places[-1:]), _without(path, places))))

@@ -86,12 +86,12 @@ class PairWriter:
 
     def write(self, origin: str, units: Iterable[Unit], **more: str) -> Told:
         """Write the units that are pairs. `origin` is what they are from; their places follow it. `more`: columns."""
-        told = Told()
+        told, escaped = Told(), origin.replace("#", "%23")
         for unit in units:
             source, target = tidy(unit.source), tidy(unit.target)
             why = unit.skipped or (NO_SOURCE if not source else NO_TARGET if not target else "")
             if not why:
-                row = {self._names[0]: source, self._names[1]: target, "origin": f"{origin}#{unit.place}", **more}
+                row = {self._names[0]: source, self._names[1]: target, "origin": f"{escaped}#{unit.place}", **more}
                 with suppress(UnicodeEncodeError):  # escapes of JSON may stand for half a character
                     self._file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
                     told.pairs += 1
@@ -206,10 +206,10 @@ def kind_of_file(file: CorpusFile, request: Request | None) -> Kind | None:
             return kind
     elif ending in KINDS:
         return KINDS[ending]
-    if ending == ".txt" and not file.is_named:  # in a folder, it may be anything
-        return None
     if ending == ".txt" and "\t" in _first_line(file):
         return _TABLE
+    if ending == ".txt" and not file.is_named:  # in a folder, it may be anything
+        return None
     tag = ending.removeprefix(".")
     is_text = ending == ".txt" or (request is not None and any(request.rank(side, tag) is not None for side in (0, 1)))
     return _LINES if is_text and tag else None

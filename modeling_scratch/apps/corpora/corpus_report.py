@@ -284,7 +284,7 @@ def report_on(
         report.ratios += _ratios(checked.pairs)
         found_tests.update(tests.intersection(source for source, _ in checked.pairs))
         if of_pairs:
-            names_of_files = [origin.rpartition("#")[0] or origin for origin in of_pairs]
+            names_of_files = [origin.partition("#")[0] for origin in of_pairs]
             files.update(names_of_files)
             dropped_files.update(name for name, drops in zip(names_of_files, is_dropped, strict=True) if drops)
         if tokenizers:

@@ -1,7 +1,7 @@
 """Pairs that repeat earlier ones, exactly or nearly, and what is also in a test set."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import regex
@@ -9,6 +9,7 @@ from rapidfuzz import fuzz
 from xxhash import xxh3_64_intdigest
 
 _PERMUTATIONS, _BANDS = 36, 12  # of MinHash: pairs with 60 % of their words in common meet with 95 %
+_LEAST = 0.8  # likeness of what is compared further
 _WORD = regex.compile(r"[\p{L}\p{M}]+|\p{Nd}+")
 
 
@@ -70,13 +71,20 @@ class Duplicates:
         earlier = self._first_of_near < np.arange(len(pairs))[:, None]
         self._wanted = np.unique(self._first_of_near[earlier])
 
-    def find(self, first: int, sources: Sequence[str], targets: Sequence[str]) -> dict[str, np.ndarray]:
+    def find(
+        self,
+        first: int,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        are_same: Callable[[str, str], bool] | None = None,
+    ) -> dict[str, np.ndarray]:
         """
         The scores of pairs for the checks `duplicate`, `near_duplicate` and `several_targets`, each (pairs,); and the
         place of the pair that each repeats, `earlier`, -1 where there is none.
 
         Args:
             first: the place of the first of these pairs in the corpus.
+            are_same: whether two similar texts of one side say the same; None: all do.
         """
         places = slice(first, first + len(sources))
         begin, end = np.searchsorted(self._wanted, (places.start, places.stop))
@@ -88,7 +96,7 @@ class Duplicates:
         for row in np.unique(rows).tolist():
             earlier = {place for place in self._first_of_near[first + row].tolist() if place < first + row}
             pair = sources[row], targets[row]
-            near[row], place = max((_likeness(pair, self._kept[place]), -place) for place in earlier)
+            near[row], place = max((_likeness(pair, self._kept[place], are_same), -place) for place in earlier)
             repeated[row] = -place
         return {
             "duplicate": self._is_copy[places].astype(float),
@@ -98,9 +106,17 @@ class Duplicates:
         }
 
 
-def _likeness(pair: tuple[str, str], other: tuple[str, str]) -> float:
-    """The share of characters that two pairs have in common, on the side where they have less, without capitals."""
-    return min(fuzz.ratio(one.lower(), two.lower()) for one, two in zip(pair, other, strict=True)) / 100
+def _likeness(
+    pair: tuple[str, str], other: tuple[str, str], are_same: Callable[[str, str], bool] | None = None
+) -> float:
+    """
+    The share of characters that two pairs have in common, on the side where they have less, without capitals; 0 if a
+    side does not say the same.
+    """
+    sides = list(zip(pair, other, strict=True))
+    likeness = min(fuzz.ratio(one.lower(), two.lower()) for one, two in sides) / 100
+    is_other = likeness >= _LEAST and are_same is not None and not all(are_same(*side) for side in sides)
+    return 0.0 if is_other else likeness
 
 
 class TestSources:

@@ -15,6 +15,8 @@ from .corpus_files import CorpusFile, decoded, tag_of_path
 from .units import FUZZY, NO_TARGET, OBSOLETE, OTHER_LANGUAGES, PLURAL_FORMS, Request, Unit
 
 _CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
+# The first entry without a message; its translation is the header.
+_HEADER = re.compile(rb'^msgid\s+""\s*^msgstr\s+"(.*?)"\s*?(?:^\s*$|\Z)', re.MULTILINE | re.DOTALL)
 _OBSOLETE = re.compile(r"^#~\s*msgid\s", re.MULTILINE)
 _IS_SWAPPED = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}  # by the number that MO files begin with
 # Words of which nearly every longer English text has one, and texts in other languages few.
@@ -52,7 +54,8 @@ class CatalogMessage:
 def po_catalog(file: CorpusFile) -> tuple[str, list[CatalogMessage]]:
     """The header, and the messages. UserError: the file is not a PO file, or not in the encoding that it declares."""
     content = file.content()
-    text = decoded(content, file.name, [_charset(content)])
+    header_of_file = _HEADER.search(content)
+    text = decoded(content, file.name, [_charset(header_of_file[1] if header_of_file else b"")])
     try:
         found = list(po_messages(text))
     except UserError as error:
@@ -68,9 +71,9 @@ def po_catalog(file: CorpusFile) -> tuple[str, list[CatalogMessage]]:
     return header, messages
 
 
-def _charset(content: bytes) -> str:
+def _charset(header: bytes) -> str:
     """The encoding that a header declares. That of a template, "CHARSET", is none."""
-    declared = _CHARSET.search(content)
+    declared = _CHARSET.search(header)
     name = declared[1].decode() if declared else "utf-8"
     return "utf-8" if name.lower() in ("charset", "ascii", "us-ascii", "utf8") else name
 

@@ -1,11 +1,11 @@
 """Files with both languages, in XML: TMX, XLIFF with that of Trados and Phrase, Qt's .ts, and WMT's test sets."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...errors import UserError
 from .corpus_files import CorpusFile, tag_of_path
-from .inline_tags import segment_texts
+from .inline_tags import segment_texts, without_phrase_tags
 from .streamed_xml import XmlElement, character_of, stream_elements
 from .units import KEPT_AS_IS, NO_TARGET, OBSOLETE, OTHER_LANGUAGES, PLURAL_FORMS, UNFINISHED, Request, Unit
 
@@ -34,13 +34,15 @@ _MEMOQ_OPEN = {
     *("MachineTranslated", "Rejected"),
 }
 _TRADOS_DONE = {"Translated", "ApprovedTranslation", "ApprovedSignOff"}
-_PHRASE_TAG = re.compile(r"\{[0-9biu^_]+[>}]|<[0-9biu^_]+\}")  # {1> <1} {2} {b> <b}
 
 
 def read_bilingual_xliff(file: CorpusFile, request: Request) -> Iterator[Unit]:
     """The segments whose translation is finished. The path tells a target language that the file does not name."""
-    of_path = tag_of_path(file.plain_name)
-    for unit, within in stream_elements(file, {"trans-unit", "unit"}):
+    of_path, of_trados = tag_of_path(file.plain_name), dict[str, str]()
+    for unit, within in stream_elements(file, {"trans-unit", "unit", "tag-defs"}):
+        if unit.name == "tag-defs":
+            of_trados = {tag.get("id"): "".join(code.text for code in tag.find("ph", "st")) for tag in unit.find("tag")}
+            continue
         root = within[0] if within else unit
         if root.name != "xliff":
             raise UserError(f"{file.name}: not XLIFF, but <{root.name}>")
@@ -59,9 +61,11 @@ def read_bilingual_xliff(file: CorpusFile, request: Request) -> Iterator[Unit]:
                 why = KEPT_AS_IS if is_kept else OTHER_LANGUAGES if order is None else skipped or NO_TARGET
                 yield Unit(place, skipped=why)
                 continue
-            texts = segment_texts(*(source, target)[::order], request.inline_tags, data)
-            if "confirmed" in unit.attributes:
-                texts = [_without_phrase_tags(text, request.inline_tags) for text in texts]
+            texts = segment_texts(*(source, target)[::order], request.inline_tags, data or of_trados)
+            # Phrase's tags are text, which serves as placeholders as it is.
+            if "confirmed" in unit.attributes and request.inline_tags == "drop":
+                codes = _codes_of_phrase(unit)
+                texts = [without_phrase_tags(text, side) for text, side in zip(texts, codes[::order], strict=True)]
             yield Unit(place, *texts)
 
 
@@ -122,9 +126,15 @@ def _segments_of_2(unit: XmlElement) -> Iterator[tuple[str, XmlElement, XmlEleme
             yield f"{place} {name}".strip(), source, target, UNFINISHED if is_open else "", data
 
 
-def _without_phrase_tags(text: str, mode: str) -> str:
-    """A text of Phrase, whose tags are text such as {1>bold<1}, which serve as placeholders as they are."""
-    return _PHRASE_TAG.sub("", text) if mode == "drop" else text
+def _codes_of_phrase(unit: XmlElement) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """What the tags of source and target stand for, by their numbers."""
+
+    def codes(name: str) -> dict[str, str]:
+        marks = (mark for metadata in unit.find(name) for mark in metadata.find("mark"))
+        return {mark.get("id"): "".join(content.text for content in mark.find("content")) for mark in marks}
+
+    source = codes("tunit-metadata")
+    return source, source | codes("tunit-target-metadata")
 
 
 # -- Qt's .ts ----------------------------------------------------------------------------------------------------------

@@ -9,14 +9,18 @@ from ...errors import UserError
 from ..documents.android import android_texts
 from ..documents.apple import apple_texts
 from ..documents.json_values import json_texts
+from ..documents.plural_forms import form_of_most
 from ..documents.properties import properties_texts
 from .corpus_files import CorpusFile
 from .gettext_catalogs import gettext_texts
-from .units import NO_SOURCE, NO_TARGET, Request, Unit
+from .units import NO_SOURCE, NO_TARGET, OTHER_LENGTH, PLURAL_FORMS, Request, Unit
 
 Texts = Callable[[CorpusFile], Iterable[tuple[str, str]]]  # the texts of a file by their keys
 
 _SEGMENT = re.compile(r"<doc\b([^>]*)>|<seg\b([^>]*)>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
+_INDEX = re.compile(r"\[([0-9]+)\]")  # of an array in a key
+# The quantity that a text is for: Android's files[many], and files_many of i18next.
+_FORM = re.compile(r"(.*(?:\[|_))(zero|one|two|few|many|other)(\]?)", re.DOTALL)
 _ATTRIBUTE = re.compile(r"""\b(docid|id)\s*=\s*(?:"([^"]*)"|'([^']*)'|(\S+))""", re.IGNORECASE)
 
 
@@ -34,7 +38,7 @@ def _of_text(read: Callable[[str], Iterable[tuple[str, str]]], *encodings: str) 
 
 def _sgm_texts(text: str) -> Iterator[tuple[str, str]]:
     """The segments of WMT's and NIST's test sets by the ids of their documents and theirs."""
-    document, number = "", 0
+    document, number, seen = "", 0, set()
     if not re.search(r"<(srcset|refset|tstset)\b", text[:4000], re.IGNORECASE):
         raise UserError("not a test set: it has no <srcset> and no <refset>")
     for match in _SEGMENT.finditer(text):
@@ -43,7 +47,10 @@ def _sgm_texts(text: str) -> Iterator[tuple[str, str]]:
             document, number = attributes.get("docid", ""), 0
             continue
         number += 1
-        yield f"{document} {attributes.get('id', number)}".strip(), unescape(re.sub("<[^<>]*>", "", match[3]))
+        key = f"{document} {attributes.get('id', number)}".strip()
+        if key not in seen:  # a file of references may have several for each source
+            seen.add(key)
+            yield key, unescape(re.sub("<[^<>]*>", "", match[3]))
 
 
 TEXTS: dict[str, Texts] = {
@@ -58,13 +65,56 @@ TEXTS: dict[str, Texts] = {
 
 
 def read_by_keys(kind: str, source: CorpusFile, target: CorpusFile, request: Request) -> Iterator[Unit]:
-    """The texts with the same key. Of a key that comes twice, the last text counts, as in programs."""
+    """
+    The texts with the same key. Of a key that comes twice, the last text counts, as in programs. Of a plural, the text
+    for most numbers counts as that for all others. Arrays of different lengths are left out.
+    """
     texts = [dict(TEXTS[kind](file)) for file in (source, target)]
+    others: set[str] = set()
+    if kind in ("android", "json"):
+        for side, language in zip(texts, (request.source, request.target), strict=True):
+            others |= _use_form_of_most(side, language)
+    lengths = [_lengths(side) for side in texts]
     for key, text in texts[0].items():
         place = key.replace("\4", " ").strip() if kind == "gettext" else key
         translated = texts[1].pop(key, None)
-        yield Unit(place, text, translated or "", "" if translated else NO_TARGET)
-    yield from (Unit(key, skipped=NO_SOURCE) for key in texts[1])
+        if any(lengths[0][array] != lengths[1].get(array) for array in _arrays(key)):
+            yield Unit(place, skipped=OTHER_LENGTH)
+        else:
+            yield Unit(place, text, translated or "", "" if translated else NO_TARGET)
+    for key in texts[1]:
+        yield Unit(key, skipped=PLURAL_FORMS if key in others else NO_SOURCE)
+
+
+def _use_form_of_most(texts: dict[str, str], language: str) -> set[str]:
+    """
+    Put the text for most whole numbers in place of that for "other", which in Polish is the one for fractions. Returns
+    the keys of the other forms but those for one.
+    """
+    most = form_of_most(language)
+    forms = set()
+    for key in list(texts):
+        form = _FORM.fullmatch(key)
+        if form and form[2] not in ("one", "other") and f"{form[1]}other{form[3]}" in texts:
+            forms.add(key)
+            if form[2] == most:
+                texts[f"{form[1]}other{form[3]}"] = texts[key]
+    return forms
+
+
+def _arrays(key: str) -> list[str]:
+    """The arrays that a text is in, by their keys."""
+    return [key[: match.start()] for match in _INDEX.finditer(key)]
+
+
+def _lengths(texts: Iterable[str]) -> dict[str, int]:
+    """How many entries each array has."""
+    found: dict[str, int] = {}
+    for key in texts:
+        for match in _INDEX.finditer(key):
+            array = key[: match.start()]
+            found[array] = max(found.get(array, 0), int(match[1]) + 1)
+    return found
 
 
 def read_lines_of_both(_: str, source: CorpusFile, target: CorpusFile, request: Request) -> Iterator[Unit]:

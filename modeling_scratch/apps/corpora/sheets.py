@@ -21,6 +21,7 @@ NO_COLUMNS = "tables without a column for each language"
 NO_TEXT = "with a number, a date or nothing in a cell"
 Row = list[Any]
 
+_REGION = re.compile(r"([A-Z][A-Za-z ]*[A-Za-z]) *\((?:([A-Z]{2})|[^()]*)\)")
 _HIGHEST_ROWS = 10  # among which the names of columns are
 _MOST_ROWS, _MOST_COLUMNS = 2**20, 2**14  # of a sheet, in LibreOffice and Excel
 _CHARACTER = re.compile("_x00(0[9ADad])_")  # how XLSX writes a tab and line ends that are not in XML
@@ -47,8 +48,9 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
                 above = above if has_header else 0
                 break
         if columns is None:
-            shown = (row for row in chain(beginning, content) if any(cell is not None for cell in row))
-            headers += [(sheet, row) for row in islice(shown, 1)]  # not of an empty sheet
+            # The first of the rows with the most texts, which is no title; none of an empty sheet.
+            fullest = max(beginning, key=_texts_of, default=[])
+            headers += [(sheet, fullest)] if any(cell is not None for cell in fullest) else []
             continue
         is_found = True
         body = islice(chain(beginning, content), above, None)
@@ -59,7 +61,7 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
             if is_text or any(cell is not None for cell in row):
                 yield Unit(place, *(cells if is_text else ()), skipped="" if is_text else NO_TEXT)
     if headers and not is_found and file.is_named:
-        shown = ", ".join(f"{cell}"[:40] for cell in headers[0][1][:20])
+        shown = ", ".join(f"{cell}"[:40] for cell in headers[0][1][:20] if cell is not None)
         raise UserError(
             f"{file.name}: no column for {request.source} and {request.target} among {shown}; add --source-column and "
             "--target-column with their names or, without a header, their numbers"
@@ -80,6 +82,10 @@ def _columns(first: Row, file: CorpusFile, request: Request) -> tuple[tuple[int,
     return _known_columns(first, file, request), False
 
 
+def _texts_of(row: Row) -> int:
+    return sum(isinstance(cell, str) for cell in row)
+
+
 def _index(names: list[str], name: str) -> int:
     return names.index(name) if name in names else -1
 
@@ -87,6 +93,9 @@ def _index(names: list[str], name: str) -> int:
 def _tags(cell: Any, request: Request) -> list[str]:
     """The language that a header names, by a tag or the name in English."""
     name = cell.strip() if isinstance(cell, str) else ""
+    if match := _REGION.fullmatch(name):  # English (US)
+        tags = _tags(match[1], request)
+        return [f"{tag}-{match[2]}" if match[2] and "-" not in tag else tag for tag in tags]
     for language in (request.source, request.target):
         if name.lower() in (language_name(language).lower(), language_name(language.split("-")[0]).lower()):
             return [language]

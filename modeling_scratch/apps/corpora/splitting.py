@@ -108,7 +108,7 @@ def _rows(pairs: Path, source: str, column: str) -> Iterator[dict[Any, Any]]:
 
 
 def _file_of(origin: str) -> str:
-    """memory.tmx for memory.tmx#17. The first "#" counts, since a place may have others."""
+    """memory.tmx for memory.tmx#17. The first "#" counts: a place may have others, and in names of files it is %23."""
     return origin.partition("#")[0]
 
 

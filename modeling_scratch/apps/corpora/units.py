@@ -11,6 +11,7 @@ from ...languages import preference
 # Why units are no pairs, as the report says it.
 NO_SOURCE, NO_TARGET = "without a source", "without a translation"
 FUZZY, OBSOLETE, UNFINISHED = "fuzzy", "obsolete", "that need work"
+OTHER_LENGTH = "in arrays of different lengths"
 PLURAL_FORMS, KEPT_AS_IS = "plural forms without a source of their own", "not to be translated"
 OTHER_LANGUAGES, BROKEN = "in other languages", "with half a character"
 

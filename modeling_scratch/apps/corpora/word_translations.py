@@ -144,6 +144,24 @@ class WordTranslations:
         """Whether ordinary pairs are told from others: not if the corpus is small, or its pairs are no translations."""
         return self.typical >= _LEAST_TYPICAL
 
+    def say_the_same(self, text: str, other: str) -> bool:
+        """
+        Whether two similar texts of one side differ in typing alone: not those with other numbers, and not "Export the
+        key" and "Import the key", whose words are in other pairs too, as typing errors are not.
+        """
+        words, others = set(tokens(text)), set(tokens(other))
+        less, more = words - others, others - words
+        if any(word.isdigit() for word in less | more):
+            return False
+        known_less, known_more = (any(map(self._is_frequent, side)) for side in (less, more))
+        return not ((known_less and (known_more or not more)) or (known_more and not less))
+
+    def _is_frequent(self, word: str) -> bool:
+        places = [known.get(word) for known in self._known]
+        return any(
+            place is not None and seen[place] >= _FREQUENT for place, seen in zip(places, self._seen, strict=True)
+        )
+
     def translated_share(self, texts: Sequence[str]) -> np.ndarray:
         """
         The share of the words of each text that this corpus translates by other words, (texts,). Words that it has

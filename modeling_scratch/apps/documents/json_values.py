@@ -96,7 +96,10 @@ def read_json_values(text: str, kept: KeptWords, target: str | None) -> Document
 
 
 def json_texts(text: str) -> Iterator[tuple[str, str]]:
-    """The strings that `read_json_values` reads, by the keys on the way to each: "menu.items[0]"."""
+    """
+    The strings that `read_json_values` reads, by the keys on the way to each: "menu.items[0]". Objects in an array that
+    all have an "id" or "key" of their own go by it, wherever they stand.
+    """
     found = _parsed(text)
     kind, left = _kind(found), list[tuple[str, _Keys, Any]]([("", (), found)])
     while left:
@@ -105,9 +108,22 @@ def json_texts(text: str) -> Iterator[tuple[str, str]]:
             inner = [(f"{path}.{key}" if path else key, (*keys, key), child) for key, child in value.items()]
             left += reversed(inner)
         elif isinstance(value, list):
-            left += reversed([(f"{path}[{number}]", (*keys, None), child) for number, child in enumerate(value)])
+            name, names = _names_of_entries(value)
+            inner = [(f"{path}[{number}]", (*keys, None), child) for number, child in zip(names, value, strict=True)]
+            if name:
+                inner = [(*place, {key: one for key, one in child.items() if key != name}) for *place, child in inner]
+            left += reversed(inner)
         elif isinstance(value, str) and _has_text(kind, keys[:4] or (None,)):
             yield path, value
+
+
+def _names_of_entries(entries: list[Any]) -> tuple[str, list[Any]]:
+    """The key by which the objects in an array are told apart, and its values; "" and numbers: there is none."""
+    for name in ("id", "key"):
+        names = [entry.get(name) if isinstance(entry, dict) else None for entry in entries]
+        if names and all(isinstance(found, str) and found for found in names) and len(set(names)) == len(names):
+            return name, names
+    return "", list(range(len(entries)))
 
 
 def _parsed(text: str) -> Any:

@@ -43,6 +43,18 @@ def plural_forms_of(target: str | None) -> str | None:
     return known.get(tag) or known.get(base_language(tag))
 
 
+@lru_cache
+def form_of_most(language: str) -> str:
+    """The plural form of CLDR that most whole numbers have: "many" in Polish, "other" in English."""
+    from babel import Locale, UnknownLocaleError  # from an extra of this package
+
+    try:
+        form_of = Locale.parse(language, sep="-").plural_form
+    except (ValueError, UnknownLocaleError):
+        return "other"
+    return Counter(map(form_of, _NUMBERS)).most_common(1)[0][0]
+
+
 def count_of(declared: str) -> int | None:
     """How many forms a declaration says there are; None: it does not say."""
     count = re.search(r"nplurals\s*=\s*([0-9]{1,2})", declared)

@@ -3,6 +3,7 @@
 import gettext
 import gzip
 import io
+import json
 import re
 import zipfile
 
@@ -13,6 +14,7 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po
 from corpora import PAIRS, pairs_of, read, request, subtitle_files
 
+from modeling_scratch.apps.corpora.units import Request
 from modeling_scratch.errors import UserError
 
 HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset={charset}\\n"\n"Language: {language}\\n"\n{more}\n'
@@ -237,6 +239,79 @@ def test_resources_of_android(tmp_path):
     assert [row["origin"].partition("#")[2] for row in rows] == ["s", "a[0]", "p[one]", "p[other]"]
 
 
+@pytest.mark.parametrize(
+    ("base", "regional", "translated", "line"),
+    [
+        (
+            "values/strings.xml",
+            "values-en-rGB/strings.xml",
+            "values-de/strings.xml",
+            '<string name="k{0}">{1}</string>',
+        ),
+        ("m.properties", "m_en_GB.properties", "m_de.properties", "k{0}={1}"),
+        ("Base.lproj/m.strings", "en-GB.lproj/m.strings", "de.lproj/m.strings", '"k{0}" = "{1}";'),
+    ],
+)
+def test_a_region_holds_only_what_differs(tmp_path, base, regional, translated, line):
+    texts = {base: {1: "Color", 2: "Dog"}, regional: {1: "Colour"}, translated: {1: "Farbe", 2: "Hund"}}
+    for name, values in texts.items():
+        content = "\n".join(line.format(number, text) for number, text in values.items())
+        write(tmp_path / "app", name, f"<resources>{content}</resources>" if name.endswith("xml") else content)
+    assert pairs_of(read(tmp_path, "app")) == [("Color", "Farbe"), ("Dog", "Hund")]
+
+
+def test_arrays_are_paired_by_names_or_by_places_if_they_are_equally_long(tmp_path):
+    write(
+        tmp_path, "en.json", '{"a": [{"id": "x", "t": "Hello"}, {"id": "y", "t": "Bye"}], "b": ["One", "Two", "Three"]}'
+    )
+    write(tmp_path, "de.json", '{"a": [{"id": "y", "t": "Ade"}, {"id": "x", "t": "Hallo"}], "b": ["Eins", "Drei"]}')
+    told = []
+    rows = read(tmp_path, "en.json", "de.json", told=told)
+    assert pairs_of(rows) == [("Hello", "Hallo"), ("Bye", "Ade")]
+    assert [row["origin"].partition("#")[2] for row in rows] == ["a[x].t", "a[y].t"]
+    assert told[0].skipped == {"in arrays of different lengths": 3}
+
+
+@pytest.mark.parametrize("is_android", [True, False], ids=["Android", "i18next"])
+def test_a_plural_has_the_form_for_most_numbers(tmp_path, is_android):
+    """The "other" of Polish is for fractions."""
+    forms = {
+        "en": {"one": "%d file", "other": "%d files"},
+        "pl": {"one": "%d plik", "few": "%d pliki", "many": "%d plików", "other": "%d pliku"},
+    }
+    for tag, texts in forms.items():
+        if is_android:
+            items = "".join(f'<item quantity="{form}">{text}</item>' for form, text in texts.items())
+            folder = "values" if tag == "en" else f"values-{tag}"
+            write(
+                tmp_path / "app", f"{folder}/strings.xml", f'<resources><plurals name="f">{items}</plurals></resources>'
+            )
+        else:
+            write(tmp_path / "app", f"{tag}.json", json.dumps({f"f_{form}": text for form, text in texts.items()}))
+    told = []
+    rows = read(tmp_path, "app", told=told, wanted=Request("en", "pl"))
+    assert [(row["en"], row["pl"]) for row in rows] == [("%d file", "%d plik"), ("%d files", "%d plików")]
+    assert told[0].skipped == {"plural forms without a source of their own": 2}
+
+
+def test_the_first_of_several_references_counts(tmp_path):
+    segment = '<{0} setid="t"><doc docid="d"><seg id="1">{1}</seg></doc></{0}>'
+    write(tmp_path, "a-src.en.sgm", segment.format("srcset", "One"))
+    write(tmp_path, "a-ref.de.sgm", segment.format("refset", "Eins") + segment.format("refset", "Ein"))
+    assert pairs_of(read(tmp_path, "a-src.en.sgm", "a-ref.de.sgm")) == [("One", "Eins")]
+
+
+def test_an_encoding_is_declared_by_headers_alone(tmp_path):
+    write(tmp_path, "de.po", 'msgid "A charset=latin-1 thing"\nmsgstr "Ein Ding mit charset=latin-1 und Ä"\n')
+    assert pairs_of(read(tmp_path, "de.po")) == [("A charset=latin-1 thing", "Ein Ding mit charset=latin-1 und Ä")]
+
+
+def test_an_origin_has_one_number_sign(tmp_path):
+    """Which comes before the place, whatever the folder is called."""
+    write(tmp_path / "C#", "de.po", 'msgid "One"\nmsgstr "Eins"\n')
+    assert [row["origin"] for row in read(tmp_path, "C#")] == [f"{tmp_path}/C%23/de.po#1"]
+
+
 def test_test_sets_of_wmt(tmp_path):
     for name, texts in {"src.en": ("A &amp; b", "C"), "ref.de": ("Ä &amp; b", "Z")}.items():
         kind, language = name.split(".")
@@ -309,6 +384,13 @@ def test_tables_of_text_in_an_archive(tmp_path):
         read(tmp_path, "bad.zip")
 
 
+def test_the_archive_of_pairs_for_anki(tmp_path):
+    with zipfile.ZipFile(tmp_path / "deu-eng.zip", "w") as archive:
+        archive.writestr("_about.txt", "** Info **\n")
+        archive.writestr("deu.txt", "Go.\tGeh.\tCC-BY 2.0 (France) Attribution: tatoeba.org #1 (a) & #2 (b)\n")
+    assert pairs_of(read(tmp_path, "deu-eng.zip")) == [("Go.", "Geh.")]
+
+
 def test_pairs_for_anki_in_another_language(tmp_path):
     for name in ("fra.txt", "deu.txt", "pairs.txt"):
         write(tmp_path, name, "Go.\tGeh.\tCC-BY 2.0 (France) Attribution: x\n")
@@ -350,6 +432,16 @@ def test_a_title_may_be_above_the_names_of_columns(tmp_path, names, columns):
     assert pairs_of(rows) == [("Go.", "Geh.")]
     assert rows[0]["origin"].endswith("book.xlsx#5")
     assert not told[0].skipped
+
+
+def test_a_region_in_the_name_of_a_column(tmp_path):
+    book = openpyxl.Workbook()
+    for row in [("Glossary",), ("ID", "English (US)", "German"), (1, "Go.", "Geh.")]:
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    assert pairs_of(read(tmp_path, "book.xlsx")) == [("Go.", "Geh.")]
+    with pytest.raises(UserError, match=r"among ID, English \(US\), German;"):
+        read(tmp_path, "book.xlsx", wanted=Request("fr", "it"))
 
 
 # -- subtitles ---------------------------------------------------------------------------------------------------------

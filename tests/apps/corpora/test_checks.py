@@ -71,6 +71,14 @@ def faults_of(source: str, target: str, languages=("en", "de")) -> set[str]:
         ("2 men", "Zwei Männer", set()),
         ("Is it?", "Es ist.", {"punctuation"}),
         ("He said “yes.”", "Er sagte „ja.“", set()),
+        ("Ready? let's go home", "Bereit? Los, gehen wir heim", set()),
+        ("The castle and court", "Das Schlo? und der Hof", {"encoding"}),
+        ("{n, plural, one {# file} other {# files}}!", "{n, plural, one {# Datei} other {# Dateien}}!", set()),
+        (
+            "{n, plural, one {# file} other {# files}}!",
+            "{m, plural, one {# Datei} other {# Dateien}}!",
+            {"placeholders"},
+        ),
         ("x" * 2001, "y", {"length"}),
     ],
 )
@@ -230,6 +238,20 @@ def test_near_duplicates_are_those_that_comparing_all_pairs_finds():
     hits = {place for place, score in enumerate(scores) if score >= 0.9}
     assert hits <= alike
     assert len(hits) >= 0.95 * len(alike) >= 90
+
+
+def test_pairs_that_differ_by_a_word_or_a_number_are_no_duplicates(corpus):
+    words = [("import", "importieren"), ("export", "exportieren"), ("exprot", "exportieren")]
+    pairs = [
+        (f"{one} it {how}", f"{other} {wie}") for one, other in words[:2] for how, wie in zip("abc", "xyz", strict=True)
+    ]
+    for one, other in [*words, ("Import", "importieren")]:
+        number = 9 if one == "Import" else 7
+        pairs.append(
+            (f"Select this to {one} the secret key into file {number}.", f"Die Datei {number} mit Schlüssel {other}.")
+        )
+    names = found([*corpus[:500], *pairs], names=["near_duplicate"])
+    assert [bool(own) for own in names[-4:]] == [False, False, True, False]
 
 
 def test_exact_duplicates_and_several_targets():

@@ -213,6 +213,42 @@ def test_states_of_phrase(tmp_path):
     assert found(tmp_path, xliff_of(*units, names=PHRASE), "a.mxliff", inline_tags="text")[0][0][1] == "Text {1>0<1}{2}"
 
 
+def test_tags_that_stand_for_placeholders_stay(tmp_path):
+    """Trados declares them in the header, Phrase at the end of a unit, and memoQ describes them."""
+    header = (
+        '<header><tag-defs xmlns="http://sdl.com/FileTypes/SdlXliff/1.0"><tag id="5"><ph name="v">%s</ph></tag>'
+        '<tag id="6"><ph name="b">&lt;br/&gt;</ph></tag><tag id="7"><ph name="i">&lt;img/&gt;</ph></tag></tag-defs>'
+        "</header>"
+    )
+    unit = '<trans-unit id="1"><source>{}</source><target>{}</target>{}</trans-unit>'
+    tags = (
+        'Deleted <x id="5"/> files.<x id="6"/>Now<x id="7"/>go.',
+        '<x id="5"/> Dateien.<x id="6"/>Jetzt<x id="7"/>los.',
+    )
+    content = xliff_of(unit.format(*tags, ""), names=SDL).replace(b"<header/>", header.encode())
+    assert found(tmp_path, content, "a.sdlxliff")[0] == [("Deleted %s files. Now go.", "%s Dateien. Jetzt los.")]
+
+    marks = ("%d ", "&lt;br/&gt;", "&lt;img/&gt;")
+    codes = "".join(f'<m:mark id="{n}"><m:content>{code}</m:content></m:mark>' for n, code in enumerate(marks, start=1))
+    tags = "Delete {1}files{2}now{3}here", "{1}Dateien{2}jetzt{3}hier"
+    content = xliff_of(unit.format(*tags, f"<m:tunit-metadata>{codes}</m:tunit-metadata>"), names=PHRASE)
+    content = content.replace(b'unit id="1"', b'unit id="1" m:confirmed="1"')
+    assert found(tmp_path, content, "a.mxliff")[0] == [("Delete %d files now here", "%d Dateien jetzt hier")]
+
+    tag = '<ph id="3">&lt;mq:rxt-req displaytext="x" val="%1$s"&gt;</ph>'
+    content = xliff_of(unit.format(f"File {tag} saved", f"Datei {tag} gespeichert", ""), names='xmlns:mq="MQXliff"')
+    assert found(tmp_path, content, "a.mqxliff")[0] == [("File %1$s saved", "Datei %1$s gespeichert")]
+
+
+def test_a_placeholder_of_angular(tmp_path):
+    tag = '<ph id="0" equiv="INTERPOLATION" disp="{{ name }}"/>'
+    content = (
+        '<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de"><file id="f">'
+        f'<unit id="1"><segment><source>Hi {tag}!</source><target>Hallo {tag}!</target></segment></unit></file></xliff>'
+    )
+    assert found(tmp_path, content.encode(), "a.xlf")[0] == [("Hi {{ name }}!", "Hallo {{ name }}!")]
+
+
 XLIFF_2 = """<xliff version="2.1" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de"><file id="f">
 <unit id="1"><originalData><data id="d1">%s</data><data id="d2">&lt;br/></data></originalData>
  <segment id="s1" state="final">
