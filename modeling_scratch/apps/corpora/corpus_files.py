@@ -13,7 +13,7 @@ from typing import IO
 from zipfile import BadZipFile, ZipFile
 
 from ...errors import UserError, as_user_error
-from ...languages import is_written_language, language_code
+from ...languages import base_language, is_written_language, language_code
 from .units import Request
 
 _LARGEST_TEXT = 512 * 2**20  # bytes of a file that is read as a whole
@@ -242,8 +242,8 @@ def _language_of_path(name: str, request: Request) -> tuple[int, float, list[str
                     found.append((match.start(), end, side, rank))
                     break
     if not found:
-        # The resources of a region hold what differs from those without a language.
-        is_base = path.lower().endswith((".properties", ".xml", ".strings"))
+        # The resources of a region hold what differs from those without a language, which are mostly English.
+        is_base = base_language(request.source) == "en" and path.lower().endswith((".properties", ".xml", ".strings"))
         return 0, _RANK_OF_BASE if is_base else 9, [path]
     _, _, side, rank = max(found)
     places = [(start, end) for start, end, of, _ in sorted(found) if of == side]

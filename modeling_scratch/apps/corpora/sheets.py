@@ -49,8 +49,9 @@ def read_sheet(file: CorpusFile, request: Request) -> Iterator[Unit]:
                 break
         if columns is None:
             # The first of the rows with the most texts, which is no title; none of an empty sheet.
-            fullest = max(beginning, key=_texts_of, default=[])
-            headers += [(sheet, fullest)] if any(cell is not None for cell in fullest) else []
+            rows_shown = chain(sorted(beginning, key=_texts_of, reverse=True)[:1], content)
+            shown = (row for row in rows_shown if any(cell is not None for cell in row))
+            headers += [(sheet, row) for row in islice(shown, 1)]
             continue
         is_found = True
         body = islice(chain(beginning, content), above, None)

@@ -108,22 +108,22 @@ def json_texts(text: str) -> Iterator[tuple[str, str]]:
             inner = [(f"{path}.{key}" if path else key, (*keys, key), child) for key, child in value.items()]
             left += reversed(inner)
         elif isinstance(value, list):
-            name, names = _names_of_entries(value)
-            inner = [(f"{path}[{number}]", (*keys, None), child) for number, child in zip(names, value, strict=True)]
+            name = _name_of_entries(value)
+            places = [f"{path}[{name}={child[name]}]" if name else f"{path}[{n}]" for n, child in enumerate(value)]
             if name:
-                inner = [(*place, {key: one for key, one in child.items() if key != name}) for *place, child in inner]
-            left += reversed(inner)
+                value = [{key: inner for key, inner in child.items() if key != name} for child in value]
+            left += reversed([(place, (*keys, None), child) for place, child in zip(places, value, strict=True)])
         elif isinstance(value, str) and _has_text(kind, keys[:4] or (None,)):
             yield path, value
 
 
-def _names_of_entries(entries: list[Any]) -> tuple[str, list[Any]]:
-    """The key by which the objects in an array are told apart, and its values; "" and numbers: there is none."""
+def _name_of_entries(entries: list[Any]) -> str:
+    """The key by which the objects in an array are told apart; empty: there is none."""
     for name in ("id", "key"):
         names = [entry.get(name) if isinstance(entry, dict) else None for entry in entries]
         if names and all(isinstance(found, str) and found for found in names) and len(set(names)) == len(names):
-            return name, names
-    return "", list(range(len(entries)))
+            return name
+    return ""
 
 
 def _parsed(text: str) -> Any:
