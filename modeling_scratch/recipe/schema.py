@@ -85,9 +85,9 @@ ROBUST = {
     "drop_punctuation": 0.1,
     "lower_case": 0.05,
     "title_case": 0.05,
-    "upper_case": 0.07,
+    "upper_case": 0.1,
     "drop_accents": 0.05,
-    "misspell": 0.2,
+    "misspell": 0.4,
     "change_numbers": 0.1,
 }
 Interval = Annotated[int | str, BeforeValidator(_check_interval)]
