@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from html import unescape
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from ...errors import UserError
 from ..documents.android import android_texts
@@ -78,7 +78,7 @@ def read_by_keys(kind: str, source: CorpusFile, target: CorpusFile, request: Req
     for key, text in texts[0].items():
         place = key.replace("\4", " ").strip() if kind == "gettext" else key
         translated = texts[1].pop(key, None)
-        if any(lengths[0][array] != lengths[1].get(array) for array in _arrays(key)):
+        if any(lengths[0][array] != lengths[1].get(array) for array, _ in _arrays(key)):
             yield Unit(place, skipped=OTHER_LENGTH)
         else:
             yield Unit(place, text, translated or "", "" if translated else NO_TARGET)
@@ -102,18 +102,16 @@ def _use_form_of_most(texts: dict[str, str], language: str) -> set[str]:
     return forms
 
 
-def _arrays(key: str) -> list[str]:
-    """The arrays that a text is in, by their keys."""
-    return [key[: match.start()] for match in _INDEX.finditer(key)]
+def _arrays(key: str) -> list[tuple[str, int]]:
+    """The arrays that a text is in, by their keys, and its place in each."""
+    return [(key[: match.start()], int(match[1])) for match in _INDEX.finditer(key)]
 
 
 def _lengths(texts: Iterable[str]) -> dict[str, int]:
     """How many entries each array has."""
     found: dict[str, int] = {}
-    for key in texts:
-        for match in _INDEX.finditer(key):
-            array = key[: match.start()]
-            found[array] = max(found.get(array, 0), int(match[1]) + 1)
+    for array, place in chain.from_iterable(map(_arrays, texts)):
+        found[array] = max(found.get(array, 0), place + 1)
     return found
 
 

@@ -157,10 +157,8 @@ class WordTranslations:
         return not ((known_less and (known_more or not more)) or (known_more and not less))
 
     def _is_frequent(self, word: str) -> bool:
-        places = [known.get(word) for known in self._known]
-        return any(
-            place is not None and seen[place] >= _FREQUENT for place, seen in zip(places, self._seen, strict=True)
-        )
+        sides = zip(self._known, self._seen, strict=True)
+        return any(word in known and seen[known[word]] >= _FREQUENT for known, seen in sides)
 
     def translated_share(self, texts: Sequence[str]) -> np.ndarray:
         """
